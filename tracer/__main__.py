@@ -1,0 +1,1 @@
+"""`python -m tracer` and the command `tracer`."""

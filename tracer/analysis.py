@@ -1,0 +1,278 @@
+"""What was found out about a trace: the one result that text, JSON, HTML, TUI and OTLP read.
+
+Tables point at each other by row number; -1 means none. Every number is computed once, here
+upstream of all outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import pandas as pd
+
+from tracer.events import Note, Trace
+from tracer.findings import Check, Finding
+
+GROUPS: tuple[str, ...] = ("attention", "ffn", "communication", "overhead", "other")
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "attention": ("projection", "rope", "kv_cache", "core", "mixer", "norm"),
+        "ffn": ("projection", "activation", "router", "experts", "dequantize"),
+        "communication": (
+            "all_reduce",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "broadcast",
+            "send_recv",
+            "expert_parallel",
+            "kv_transfer",
+            "other",
+        ),
+        "overhead": (
+            "launch",
+            "sync",
+            "host",
+            "input",
+            "transfer",
+            "allocator",
+            "compile",
+            "gc",
+            "graph_launch",
+            "device",
+            "profiler",
+            "unexplained",
+        ),
+        "other": (
+            "norm",
+            "embedding",
+            "lm_head",
+            "sampling",
+            "residual",
+            "loss",
+            "optimizer",
+            "unattributed",
+        ),
+    }
+)
+# Evidence for a group, best first.
+HOW: tuple[str, ...] = ("module", "graph", "compiled", "operator", "position", "name", "none")
+# Every (group, part) in the order of display; `bucket` columns are codes into it.
+BUCKETS: tuple[tuple[str, str], ...] = tuple((g, p) for g in GROUPS for p in PARTS[g])
+BUCKET_CODE: Mapping[tuple[str, str], int] = MappingProxyType(
+    {bucket: code for code, bucket in enumerate(BUCKETS)}
+)
+UNATTRIBUTED = BUCKET_CODE["other", "unattributed"]
+UNEXPLAINED = BUCKET_CODE["overhead", "unexplained"]
+TRANSFER = BUCKET_CODE["overhead", "transfer"]
+
+# Classes of work, in the order in which they win a slice of time.
+WORK_CLASSES: tuple[str, ...] = ("compute", "collective", "transfer")
+
+TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        # A step, in order of time. wall: start_ns to start_ns + wall_ns. announced_ns and
+        # host_end_ns bound its own range on the host. batch and tokens (new tokens of the whole
+        # batch) are -1 when unknown. phase: prefill, decode, mixed, forward, training or "".
+        # source: announced, profiler_step, engine, annotation, root_call, graph or window.
+        "steps": {
+            "name": "text",
+            "phase": "text",
+            "start_ns": "int64",
+            "wall_ns": "int64",
+            "busy_ns": "int64",
+            "warmup": "bool",
+            "batch": "int64",
+            "tokens": "int64",
+            "announced_ns": "int64",
+            "host_end_ns": "int64",
+            "thread": "int32",  # row of `threads`; -1 unknown
+            "source": "text",
+        },
+        # What can fill time: each kernel, copy and set of the recording; on a CPU-only recording
+        # each leaf operator. In order of events.
+        "work": {
+            "event": "int64",
+            "device": "int32",
+            "work_class": "text",  # compute, collective, transfer
+            "launch": "int64",  # event of the runtime call that launched it
+            "operator": "int64",  # event of the innermost operator around the launch
+            "module": "int64",  # row of `modules`
+            "step": "int64",  # row of `steps`; -1: in no step
+            "bucket": "int16",  # code into BUCKETS
+            "how": "text",
+            "confidence": "float64",
+            "charged_ns": "int64",  # time in the window that counts for it; sums to the busy time
+            "exposed_ns": "int64",  # collectives: with no compute beside it
+            "overlapped_ns": "int64",  # collectives: under compute
+            "direction": "text",  # training: forward, backward, optimizer, recompute or ""
+        },
+        # The window, cut at each change: one row for each slice and each work that shares it.
+        "slices": {
+            "device": "int32",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "step": "int64",  # row of `steps`; -1: between steps
+            "work": "int64",  # row of `work`; -1: idle
+            "bucket": "int16",
+            "charged_ns": "int64",
+        },
+        # Idle of a device, cut where its cause or the step changes. before, after: rows of `work`.
+        # gap: number of the whole gap, which several pieces can share.
+        "gaps": {
+            "device": "int32",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "step": "int64",
+            "before": "int64",
+            "after": "int64",
+            "cause": "text",  # a part of overhead
+            "gap": "int64",
+            "event": "int64",  # the host event that is the cause
+        },
+        # Module tree. role: DESIGN 5. device_ns: charged time of its work and its children's.
+        "modules": {
+            "path": "text",
+            "type": "text",
+            "role": "text",
+            "parent": "int64",
+            "device_ns": "int64",
+            "self_device_ns": "int64",
+            "host_ns": "int64",
+            "calls": "int64",
+            "kernels": "int64",
+        },
+        # One row for each name, bucket and how. total_ns sums durations.
+        "kernels": {
+            "name": "text",
+            "bucket": "int16",
+            "library": "text",
+            "how": "text",
+            "confidence": "float64",
+            "count": "int64",
+            "total_ns": "int64",
+            "ratio": "float64",
+        },
+        # Sums of `slices` over each step and bucket; step -1: between steps.
+        "charges": {"step": "int64", "bucket": "int16", "ns": "int64"},
+        # One row for each collective that ran.
+        "collectives": {
+            "work": "int64",
+            "op": "text",  # a part of communication
+            "group": "text",
+            "group_size": "int64",
+            "sequence": "int64",
+            "bytes": "int64",
+            "dtype": "text",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "exposed_ns": "int64",
+            "overlapped_ns": "int64",
+            "wait_ns": "int64",  # -1: not known from one rank
+            "wire_ns": "int64",
+            "step": "int64",
+            "module": "int64",
+        },
+    }
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time under analysis. busy and idle are summed over devices; None: not recorded."""
+
+    start_ns: int
+    wall_ns: int
+    busy_ns: int | None
+    idle_ns: int | None
+    between_steps_ns: int
+    devices: int
+    streams: int
+    kernels: int
+    launches: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.start_ns + self.wall_ns
+
+    @property
+    def capacity_ns(self) -> int:
+        """Wall time of all devices: the denominator of shares."""
+        return self.wall_ns * max(self.devices, 1)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of one phase, warm-up left out. groups: nanoseconds over all its steps."""
+
+    name: str
+    steps: int
+    median_ns: int | None
+    min_ns: int | None
+    p95_ns: int | None
+    p99_ns: int | None
+    groups: Mapping[str, int] | None
+    wall_ns: int
+    tokens_per_second: float | None
+    warmup_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Observer:
+    """What the profiler did to the step: the same loop with and without it."""
+
+    profiled_step_ns: int
+    unprofiled_step_ns: int
+    inflation_ratio: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """What one rule says of one trace."""
+
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[Check, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A trace understood. `breakdown_reason` says why there are no charges (not `accounted`)."""
+
+    trace: Trace
+    window: Window
+    steps: pd.DataFrame
+    work: pd.DataFrame
+    slices: pd.DataFrame
+    gaps: pd.DataFrame
+    modules: pd.DataFrame
+    kernels: pd.DataFrame
+    charges: pd.DataFrame
+    collectives: pd.DataFrame
+    phases: tuple[Phase, ...] = ()
+    accounted: bool = True
+    breakdown_reason: str = ""
+    cpu_only: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    checks: tuple[Check, ...] = ()
+    observer: Observer | None = None
+    observer_reason: str = ""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    device_metrics: Mapping[str, Any] = field(default_factory=dict)
+    requests: tuple[Mapping[str, Any], ...] = ()
+    serving: Mapping[str, Any] = field(default_factory=dict)
+    roofline: tuple[Mapping[str, Any], ...] = ()
+    what_if: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def integrity_status(self) -> str:
+        """complete, partial, or unusable: nothing can be said of the device."""
+        if not self.accounted:
+            return "unusable"
+        return "partial" if any(note.partial for note in self.notes) else "complete"

@@ -1,0 +1,356 @@
+"""What was recorded: the columnar schema and `Trace`, the one thing collectors make.
+
+A trace is a few pandas tables. `events` has one row for each recorded activity, ordered by start
+and, among equal starts, the longer first, so that a caller stands before its callee. Rare fields
+live in side tables keyed by `event`, the row number in `events`. Times are integer nanoseconds of
+the Unix clock; -1 in a link column means none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.errors import TracerError
+
+KINDS: tuple[str, ...] = (
+    "operator",  # an operator of the framework on the host
+    "annotation",  # a range the user, an engine or the framework named
+    "module",  # a range `module::<qualified name>::<class>` around a module's call
+    "frame",  # a Python function, recorded with stacks
+    "runtime",  # a call of the CUDA or HIP runtime or driver
+    "kernel",
+    "memcpy",
+    "memset",
+    "device_annotation",  # the profiler's projection of an annotation on a stream: no device work
+    "device_wait",  # a wait row of the device (cuda_sync): no device work
+    "overhead",  # the profiler's own work, and driver work that it names
+    "memory",  # an allocation or a release
+    "other",
+)
+KIND_CODE: Mapping[str, int] = MappingProxyType({kind: code for code, kind in enumerate(KINDS)})
+DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset")
+NONE = -1
+
+# Column -> dtype of each table. "text" is a string categorical, "object" a plain Python value.
+EVENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "kind": "kind",  # categorical over KINDS, so codes are stable
+        "name": "text",
+        "start_ns": "int64",
+        "duration_ns": "int64",
+        "thread": "int32",  # row of `threads`; -1 for device rows
+        "device": "int32",  # device index; -1 for host rows
+        "stream": "int64",  # stream of the device; -1 for host rows
+        "correlation": "int64",  # joins a runtime call and the device work it launched
+        "external_id": "int64",  # of an operator: its own; of a call or device row: its operator's
+    }
+)
+
+SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        # Host threads. name is "" when unknown.
+        "threads": {"pid": "int64", "tid": "int64", "name": "text"},
+        # Devices seen. memory_bytes, sm_count, major and minor are -1 when unknown, name "".
+        "devices": {
+            "device": "int32",
+            "name": "text",
+            "memory_bytes": "int64",
+            "sm_count": "int32",
+            "major": "int32",
+            "minor": "int32",
+        },
+        # Autograd: the forward and its backward share `sequence`; forward_thread 0 on the forward.
+        "sequences": {"event": "int64", "sequence": "int64", "forward_thread": "int64"},
+        # Operator arguments as the profiler wrote them (JSON text).
+        "shapes": {
+            "event": "int64",
+            "input_shapes": "text",
+            "input_types": "text",
+            "concrete_inputs": "text",
+        },
+        # memcpy and memset. direction: host_to_device, device_to_host, device_to_device,
+        # peer_to_peer, host_to_host, set, unknown. source, target: pageable, pinned, device,
+        # managed, unknown. bytes -1 when not recorded.
+        "copies": {
+            "event": "int64",
+            "bytes": "int64",
+            "direction": "text",
+            "source": "text",
+            "target": "text",
+        },
+        # Kernels and copies of a graph replay, where the format names the node.
+        "graph_nodes": {"event": "int64", "graph": "int64", "node": "int64"},
+        # Launch geometry of kernels: products of grid and block; -1 when not recorded.
+        "geometry": {
+            "event": "int64",
+            "blocks": "int64",
+            "threads_per_block": "int64",
+            "registers_per_thread": "int32",
+            "shared_memory_bytes": "int64",
+        },
+        # Collective metadata, on the kernel or on the host range that carries it.
+        # op is as recorded ("allreduce"); dtype as recorded ("BFloat16"); elements and group_size
+        # -1, texts "" when not recorded. ranks: JSON list text. splits: JSON list texts.
+        "collectives": {
+            "event": "int64",
+            "op": "text",
+            "group": "text",
+            "group_description": "text",
+            "ranks": "text",
+            "group_size": "int64",
+            "sequence": "int64",
+            "dtype": "text",
+            "in_elements": "int64",
+            "out_elements": "int64",
+            "in_splits": "text",
+            "out_splits": "text",
+            "peer": "int64",
+        },
+        # Python frames: identity of the frame and its caller; module >= 0 for nn.Module frames.
+        "frames": {"event": "int64", "frame": "int64", "parent": "int64", "module": "int64"},
+        # Launches of generated kernels (Triton, Inductor C++): what the host row says of them.
+        "generated": {
+            "event": "int64",
+            "backend": "text",
+            "kernel": "text",
+            "file": "text",
+            "arguments": "text",
+        },
+        # Allocator events. bytes < 0 releases. device_type as in c10 (0 CPU, 1 CUDA, 20 HIP).
+        "memory": {
+            "event": "int64",
+            "bytes": "int64",
+            "address": "int64",
+            "device_type": "int32",
+            "device": "int32",
+            "allocated_bytes": "int64",
+            "reserved_bytes": "int64",
+        },
+        # Waits of streams and contexts (device_wait rows).
+        "waits": {"event": "int64", "sync_kind": "text", "on_stream": "int64", "on": "int64"},
+        # Live only. Steps that the program announced, in order; phase "" when not given.
+        "announced_steps": {
+            "name": "text",
+            "phase": "text",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "thread": "int64",  # the operating system's thread id
+        },
+        # Live only. Calls of root modules. tokens: new tokens of a sequence in this call; cached:
+        # 1 when a filled cache came in, 0 when none did, -1 unknown; graded: 1 when autograd
+        # recorded. call: "forward" or the name of the generation method around it ("generate").
+        "root_calls": {
+            "root": "text",
+            "type": "text",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "thread": "int64",
+            "batch": "int64",
+            "tokens": "int64",
+            "cached": "int32",
+            "graded": "int32",
+            "call": "text",
+            "generation": "int64",  # counts calls of the generation method; -1 outside one
+            "part": "text",  # "decoder", "encoder" or "" when the root is whole
+        },
+        # Live only. Every module of each root: parameters are counted without its children's.
+        "model_modules": {
+            "path": "text",
+            "type": "text",
+            "parameters": "int64",
+            "parameter_bytes": "int64",
+            "dtype": "text",
+            "device": "text",
+            "trainable": "int32",
+        },
+        # Live only. Samples of device counters; value NaN is never stored, a missing one is absent.
+        "metrics": {
+            "device": "int32",
+            "metric": "text",
+            "time_ns": "int64",
+            "value": "float64",
+        },
+        # Live only. Waits with their line, from the hook of the recorder.
+        "host_sites": {
+            "time_ns": "int64",
+            "thread": "int64",
+            "cause": "text",
+            "file": "text",
+            "line": "int64",
+            "function": "text",
+        },
+        # Live only. Automatic collections of Python's garbage collector.
+        "collections": {"start_ns": "int64", "end_ns": "int64", "generation": "int32"},
+        # Live only. Steps of the same loop that ran without the profiler, for the observer effect.
+        "unprofiled_steps": {"start_ns": "int64", "end_ns": "int64"},
+    }
+)
+
+_DEFAULTS = {"text": "", "float64": np.nan}
+
+
+class SchemaError(TracerError):
+    """A table does not have the columns and types of the schema: a fault of a collector."""
+
+    rule = "trace.schema"
+
+
+@dataclass(frozen=True)
+class Note:
+    """One thing a reader of the report must know about the recording."""
+
+    rule: str
+    message: str
+    count: int | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    partial: bool = False  # the input was damaged, cut or lacks something it should hold
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Where a trace comes from and what its header says. None: not recorded."""
+
+    source_kind: str = "kineto"  # live, kineto, nsys, rocprof
+    path: str | None = None
+    framework: str | None = None  # "torch 2.13.0"
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None  # of torch.distributed
+    process_groups: tuple[Mapping[str, Any], ...] = ()
+    clock: str = "unix"  # "unix" or "relative": the file has no absolute origin
+    detail: str | None = None  # of a live capture
+    recorded: Mapping[str, bool] = field(default_factory=dict)  # shapes, stacks, memory, modules
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # header fields kept as they are
+
+
+def empty_table(columns: Mapping[str, str]) -> pd.DataFrame:
+    """A table with these columns and no row."""
+    return make_table(columns, {})
+
+
+def make_table(columns: Mapping[str, str], values: Mapping[str, Any]) -> pd.DataFrame:
+    """Build a table of the schema from arrays or lists; a column left out gets its default."""
+    length = max((len(v) for v in values.values()), default=0)
+    unknown = set(values) - set(columns)
+    if unknown:
+        raise SchemaError(f"unknown columns {sorted(unknown)}")
+    return pd.DataFrame(
+        {name: _column(kind, values.get(name), length) for name, kind in columns.items()},
+        copy=False,
+    )
+
+
+def _column(kind: str, values: Any, length: int) -> Any:
+    if isinstance(values, pd.Categorical):
+        return values
+    if kind == "kind":
+        codes = np.asarray([] if values is None else values)
+        if codes.dtype.kind in "iu" or codes.size == 0:
+            return pd.Categorical.from_codes(codes.astype(np.int8), categories=pd.Index(KINDS))
+        return pd.Categorical(codes, categories=list(KINDS))
+    if kind == "text":
+        return pd.Categorical([""] * length if values is None else values)
+    if values is None:
+        return np.full(length, _DEFAULTS.get(kind, NONE), dtype=kind)
+    return np.asarray(values, dtype=kind)
+
+
+def text_column(codes: NDArray[Any], values: list[str]) -> Any:
+    """A text column from codes into distinct `values`, without looking at each row."""
+    return pd.Categorical.from_codes(codes, categories=pd.Index(values, dtype=object))
+
+
+def _check(name: str, table: pd.DataFrame, columns: Mapping[str, str]) -> None:
+    if list(table.columns) != list(columns):
+        raise SchemaError(f"table {name} has columns {list(table.columns)}, not {list(columns)}")
+    for column, kind in columns.items():
+        found = table[column].dtype
+        if kind in ("text", "kind"):
+            good = isinstance(found, pd.CategoricalDtype)
+        else:
+            good = str(found) == kind
+        if not good:
+            raise SchemaError(f"column {column} of {name} has type {found}, not {kind}")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recording: `events`, side tables by name, meta and notes. Nobody changes it after.
+
+    `tables` holds only what was recorded; `table(name)` gives an empty one for the rest.
+    """
+
+    events: pd.DataFrame
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    meta: TraceMeta = field(default_factory=TraceMeta)
+    notes: tuple[Note, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("events", self.events, EVENTS)
+        for name, table in self.tables.items():
+            if name not in SIDE_TABLES:
+                raise SchemaError(f"unknown table {name}")
+            _check(name, table, SIDE_TABLES[name])
+        if not isinstance(self.events.index, pd.RangeIndex):
+            raise SchemaError("events must be numbered from 0")
+        starts = self.events["start_ns"].to_numpy()
+        if starts.size and bool((starts[1:] < starts[:-1]).any()):
+            raise SchemaError("events must be ordered by start_ns")
+
+    def table(self, name: str) -> pd.DataFrame:
+        """The side table of that name, empty when nothing of it was recorded."""
+        found = self.tables.get(name)
+        return empty_table(SIDE_TABLES[name]) if found is None else found
+
+    def with_notes(self, *notes: Note) -> Trace:
+        """The same trace with more notes."""
+        return replace(self, notes=self.notes + notes)
+
+    @cached_property
+    def kind_codes(self) -> NDArray[np.int8]:
+        """Codes of `kind` into KINDS, one for each event."""
+        codes: NDArray[np.int8] = np.asarray(self.events["kind"].cat.codes, dtype=np.int8)
+        return codes
+
+    @cached_property
+    def name_codes(self) -> NDArray[np.int32]:
+        """Codes of `name` into `names`, one for each event."""
+        return np.asarray(self.events["name"].cat.codes, dtype=np.int32)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The distinct names; `name_codes` points into it."""
+        return [str(name) for name in self.events["name"].cat.categories]
+
+    @cached_property
+    def start_ns(self) -> NDArray[np.int64]:
+        return self.events["start_ns"].to_numpy()
+
+    @cached_property
+    def end_ns(self) -> NDArray[np.int64]:
+        ends: NDArray[np.int64] = self.start_ns + self.events["duration_ns"].to_numpy()
+        return ends
+
+    def rows(self, *kinds: str) -> NDArray[np.int64]:
+        """Row numbers of the events of these kinds, in order of start."""
+        wanted = np.zeros(len(KINDS), dtype=bool)
+        wanted[[KIND_CODE[kind] for kind in kinds]] = True
+        return np.flatnonzero(wanted[self.kind_codes])
+
+    @cached_property
+    def device_rows(self) -> NDArray[np.int64]:
+        """Row numbers of device work: kernels, copies, sets."""
+        return self.rows(*DEVICE_WORK)
+
+    def names_matching(self, test: Any) -> NDArray[np.bool_]:
+        """For each distinct name whether `test(name)` holds; index it with `name_codes`."""
+        return np.fromiter((bool(test(name)) for name in self.names), bool, len(self.names))

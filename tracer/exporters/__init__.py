@@ -1,0 +1,1 @@
+"""Outputs: each file writes one form of an `Analysis`."""
