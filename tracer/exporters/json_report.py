@@ -1,0 +1,378 @@
+"""The report as JSON: schema `tracer.report/1`, described by `report.schema.json` beside this."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKETS, GROUPS, Analysis, Phase
+from tracer.events import Note
+from tracer.exporters.absent import FACTS, all_checks
+from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
+from tracer.findings import Check, Finding
+from tracer.version import VERSION
+
+SCHEMA = "tracer.report/1"
+_WORST = ("complete", "partial", "unusable")
+# Share of the data that crosses the wire, as a factor on size over time; n is the group's size.
+_BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+}
+
+
+def to_report(analysis: Analysis) -> dict[str, Any]:
+    """The report of one analysis, ready for `json.dumps`."""
+    level = window_level(analysis)
+    return {
+        "schema": SCHEMA,
+        "tracer": VERSION,
+        "source": _source(analysis),
+        "integrity": _integrity(analysis),
+        "facts": _facts(analysis),
+        "window": _window(analysis),
+        "breakdown": _breakdown(analysis, level) if analysis.accounted else None,
+        "steps": _steps(analysis),
+        "idle": _idle(analysis, level) if analysis.accounted else None,
+        "phases": {phase.name: _phase(phase, level.devices) for phase in analysis.phases},
+        "modules": _modules(analysis),
+        "kernels": _kernels(analysis.kernels),
+        "communication": _communication(analysis, level) if analysis.accounted else None,
+        "requests": plain(analysis.requests),
+        "serving": plain(analysis.serving) or None,
+        "roofline": plain(analysis.roofline),
+        "memory": _memory(analysis),
+        "device_metrics": plain(analysis.device_metrics) or None,
+        "what_if": plain(analysis.what_if),
+        "findings": [_finding(finding) for finding in analysis.findings],
+        "checks": [_check(check) for check in all_checks(analysis)],
+        "observer": _observer(analysis),
+    }
+
+
+def to_reports(analyses: Sequence[Analysis], notes: Sequence[Note] = ()) -> dict[str, Any]:
+    """One document for several recordings that are not ranks of one run."""
+    statuses = [analysis.integrity_status for analysis in analyses]
+    statuses += ["partial" for note in notes if note.partial]
+    worst = max(statuses, key=_WORST.index, default="complete")
+    return {
+        "schema": SCHEMA,
+        "tracer": VERSION,
+        "integrity": {"status": worst, "notes": [_note(note) for note in notes]},
+        "reports": [to_report(analysis) for analysis in analyses],
+    }
+
+
+def report_text(report: Mapping[str, Any]) -> str:
+    """The document as text: one line of ASCII, so that any terminal and any locale carries it."""
+    return json.dumps(report, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """The value with nothing in it that JSON does not have; a number that is none becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return [plain(item) for item in value.tolist()]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def _source(analysis: Analysis) -> dict[str, Any]:
+    meta = analysis.trace.meta
+    return {
+        "kind": meta.source_kind,
+        "path": meta.path,
+        "framework": meta.framework,
+        "device": device_name(analysis),
+        "device_count": analysis.window.devices,
+        "rank": meta.rank,
+        "world_size": meta.world_size,
+    }
+
+
+def device_name(analysis: Analysis) -> str | None:
+    """The name of the devices that worked; several different names joined, None when unknown."""
+    devices = analysis.trace.table("devices")
+    names = devices["name"].astype(str)
+    if analysis.window.devices:
+        worked = names[devices["device"].isin(analysis.work["device"].unique())]
+        names = worked if len(worked) else names
+    return ", ".join(dict.fromkeys(name for name in names if name)) or None
+
+
+def _integrity(analysis: Analysis) -> dict[str, Any]:
+    return {
+        "status": analysis.integrity_status,
+        "notes": [_note(note) for note in all_notes(analysis)],
+    }
+
+
+def all_notes(analysis: Analysis) -> tuple[Note, ...]:
+    """The notes of the analysis; a breakdown that is missing is always among them."""
+    reason = analysis.breakdown_reason
+    if analysis.accounted or any(reason in note.message for note in analysis.notes):
+        return analysis.notes
+    return (*analysis.notes, Note("trace.no_device_events", reason))
+
+
+def _note(note: Note) -> dict[str, Any]:
+    fields = {"rule": note.rule, "message": note.message, "count": note.count}
+    return fields | {key: plain(value) for key, value in note.detail.items() if key not in fields}
+
+
+def _facts(analysis: Analysis) -> dict[str, Any]:
+    facts: dict[str, Any] = dict.fromkeys(FACTS)
+    facts["versions"] = {}
+    facts.update(plain(analysis.facts))
+    return facts
+
+
+def _window(analysis: Analysis) -> dict[str, Any]:
+    window = analysis.window
+    return {
+        "start_ns": window.start_ns,
+        "wall_ns": window.wall_ns,
+        "busy_ns": window.busy_ns,
+        "idle_ns": window.idle_ns,
+        "between_steps_ns": window.between_steps_ns,
+        "devices": window.devices,
+        "streams": window.streams,
+        "kernels": window.kernels,
+        "launches": window.launches,
+    }
+
+
+def _breakdown(analysis: Analysis, level: Level) -> dict[str, Any]:
+    counts = _kernels_by_group(analysis.kernels)
+    breakdown: dict[str, Any] = {}
+    for group in GROUPS:
+        ns = level.group_ns(group)
+        breakdown[group] = {
+            "ns": ns,
+            "ratio": level.ratio(ns),
+            "kernels": counts[group],
+            "parts": level.parts(group),
+        }
+    breakdown["communication"]["overlapped_ns"] = int(analysis.work["overlapped_ns"].sum())
+    return breakdown
+
+
+def _kernels_by_group(kernels: pd.DataFrame) -> dict[str, int]:
+    counts = dict.fromkeys(GROUPS, 0)
+    for bucket, count in zip(kernels["bucket"].tolist(), kernels["count"].tolist(), strict=True):
+        counts[BUCKETS[bucket][0]] += count
+    return counts
+
+
+def _steps(analysis: Analysis) -> list[dict[str, Any]]:
+    steps = analysis.steps
+    measured = analysis.accounted
+    sums = step_sums(analysis).tolist() if measured else [None] * len(steps)
+    columns = ("name", "phase", "start_ns", "wall_ns", "busy_ns", "warmup", "batch", "tokens")
+    rows = zip(*(steps[name].tolist() for name in columns), strict=True)
+    listed: list[dict[str, Any]] = []
+    for index, (row, groups) in enumerate(zip(rows, sums, strict=True)):
+        step: dict[str, Any] = {"index": index, **dict(zip(columns, row, strict=True))}
+        step["phase"] = step["phase"] or None
+        step["busy_ns"] = step["busy_ns"] if measured else None
+        step["batch"] = _known(step["batch"])
+        step["tokens"] = _known(step["tokens"])
+        step["breakdown"] = dict(zip(GROUPS, groups, strict=True)) if groups else None
+        listed.append(step)
+    return listed
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+def _idle(analysis: Analysis, level: Level) -> list[dict[str, Any]]:
+    counts = _gap_counts(analysis.gaps)
+    return [
+        {"cause": part, "ns": ns, "count": counts.get(part)}
+        for part in IDLE_PARTS
+        if (ns := level.part_ns("overhead", part)) > 0
+    ]
+
+
+def _gap_counts(gaps: pd.DataFrame) -> dict[str, int]:
+    pieces = gaps[["cause", "device", "gap"]].drop_duplicates()
+    return {str(cause): int(n) for cause, n in pieces["cause"].value_counts().items() if n}
+
+
+def _phase(phase: Phase, devices: int) -> dict[str, Any]:
+    whole = phase.wall_ns * max(devices, 1)
+    groups = phase.groups
+    return {
+        "steps": phase.steps,
+        "warmup_steps": phase.warmup_steps,
+        "median_ns": phase.median_ns,
+        "min_ns": phase.min_ns,
+        "p95_ns": phase.p95_ns,
+        "p99_ns": phase.p99_ns,
+        "wall_ns": phase.wall_ns,
+        "breakdown": None
+        if groups is None
+        else {
+            group: {"ns": int(groups[group]), "ratio": groups[group] / whole if whole else 0.0}
+            for group in GROUPS
+        },
+        "tokens_per_second": plain(phase.tokens_per_second),
+    }
+
+
+def _modules(analysis: Analysis) -> list[dict[str, Any]]:
+    modules = analysis.modules
+    texts = ("path", "type", "role")
+    numbers = ("device_ns", "self_device_ns", "host_ns", "calls", "kernels")
+    rows = zip(*(modules[name].tolist() for name in texts + numbers), strict=True)
+    return [_module(row, analysis.accounted) for row in rows]
+
+
+def _module(row: tuple[Any, ...], accounted: bool) -> dict[str, Any]:
+    path, kind, role, device_ns, self_ns, host_ns, calls, kernels = row
+    return {
+        "path": path,
+        "type": kind or None,
+        "role": role or None,
+        "device_ns": _known(device_ns) if accounted else None,
+        "self_device_ns": _known(self_ns) if accounted else None,
+        "host_ns": _known(host_ns),
+        "calls": _known(calls),
+        "kernels": _known(kernels) if accounted else None,
+    }
+
+
+def _kernels(kernels: pd.DataFrame) -> list[dict[str, Any]]:
+    columns = ("name", "bucket", "library", "how", "confidence", "count", "total_ns", "ratio")
+    rows = zip(*(kernels[column].tolist() for column in columns), strict=True)
+    return [
+        {
+            "name": name,
+            "group": BUCKETS[bucket][0],
+            "part": BUCKETS[bucket][1],
+            "library": library or None,
+            "count": count,
+            "total_ns": total_ns,
+            "mean_ns": round(total_ns / count) if count else None,
+            "ratio": plain(ratio),
+            "how": how,
+            "confidence": plain(confidence),
+        }
+        for name, bucket, library, how, confidence, count, total_ns, ratio in rows
+    ]
+
+
+def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
+    work = analysis.work
+    collectives = analysis.collectives
+    kinds: Iterable[tuple[Any, pd.DataFrame]] = collectives.groupby(
+        ["op", "group"], observed=True, sort=False
+    )
+    return {
+        "exposed_ns": level.group_ns("communication"),
+        "overlapped_ns": int(work["overlapped_ns"].sum()),
+        "collectives": [_collective(str(op), str(name), rows) for (op, name), rows in kinds],
+    }
+
+
+def _collective(op: str, group: str, rows: pd.DataFrame) -> dict[str, Any]:
+    sizes = rows["bytes"].to_numpy()
+    wires = rows["wire_ns"].to_numpy()
+    on_wire = wires if bool((wires >= 0).all()) else (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    size = _sum_if_known(sizes)
+    algorithm = _bandwidth(size, int(on_wire.sum()))
+    members = int(rows["group_size"].max())
+    factor = _BUS_FACTORS.get(op, _whole)
+    return {
+        "op": op,
+        "group": group or None,
+        "count": len(rows),
+        "bytes": size,
+        "algbw_bytes_per_s": algorithm,
+        "busbw_bytes_per_s": None
+        if algorithm is None or members < 1
+        else algorithm * factor(members),
+        "exposed_ns": int(rows["exposed_ns"].sum()),
+        "overlapped_ns": int(rows["overlapped_ns"].sum()),
+        "wait_ns": _sum_if_known(rows["wait_ns"].to_numpy()),
+        "wire_ns": _sum_if_known(wires),
+    }
+
+
+def _whole(members: int) -> float:
+    return 1.0
+
+
+def _sum_if_known(values: NDArray[np.int64]) -> int | None:
+    return int(values.sum()) if bool((values >= 0).all()) else None
+
+
+def _bandwidth(size: int | None, duration_ns: int) -> float | None:
+    return None if size is None or duration_ns <= 0 else size * 1e9 / duration_ns
+
+
+def _memory(analysis: Analysis) -> dict[str, Any]:
+    known = ("peak_allocated_bytes", "peak_reserved_bytes", "fragmentation_ratio")
+    memory: dict[str, Any] = dict.fromkeys(known)
+    memory.update(plain(analysis.memory))
+    return memory
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    where = finding.where
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "title": finding.title,
+        "count": finding.count,
+        "cost_ns": plain(finding.cost_ns),
+        "ratio": plain(finding.ratio),
+        "steps": _whole_numbers(finding.steps),
+        "where": {
+            "file": where.file,
+            "line": where.line,
+            "function": where.function,
+            "module": where.module,
+            "operator": where.operator,
+        },
+        "detail": plain(finding.detail),
+        "advice": finding.advice,
+        "gain_ns": plain(finding.gain_ns),
+    }
+
+
+def _whole_numbers(values: Iterable[int]) -> list[int]:
+    return [int(value) for value in values]
+
+
+def _check(check: Check) -> dict[str, Any]:
+    return {"rule": check.rule, "status": check.status, "reason": check.reason}
+
+
+def _observer(analysis: Analysis) -> dict[str, Any] | None:
+    observer = analysis.observer
+    if observer is None:
+        return None
+    return {
+        "profiled_step_ns": observer.profiled_step_ns,
+        "unprofiled_step_ns": observer.unprofiled_step_ns,
+        "inflation_ratio": observer.inflation_ratio,
+        "basis": observer.basis,
+    }

@@ -1,0 +1,122 @@
+"""What the time of the window, of one step or of the steps of one phase went to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis, Phase
+
+_GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
+IDLE_PARTS: tuple[str, ...] = tuple(part for part in PARTS["overhead"] if part != "transfer")
+_IDLE_CODES = [BUCKET_CODE["overhead", part] for part in IDLE_PARTS]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Nanoseconds of each bucket, summed over the devices and the `steps` of the level.
+
+    `phase` is None for the window.
+    """
+
+    phase: Phase | None
+    steps: int
+    wall_ns: int
+    devices: int
+    bucket_ns: NDArray[np.int64]
+
+    @property
+    def total_ns(self) -> int:
+        """The denominator of shares: wall time of all devices."""
+        return self.wall_ns * max(self.devices, 1)
+
+    def part_ns(self, group: str, part: str) -> int:
+        """Time of one part."""
+        return int(self.bucket_ns[BUCKET_CODE[group, part]])
+
+    def group_ns(self, group: str) -> int:
+        """Time of one group."""
+        return int(self.bucket_ns[GROUPS.index(group) == _GROUP_OF_BUCKET].sum())
+
+    def parts(self, group: str) -> dict[str, int]:
+        """The parts of a group that took time, in the order of display."""
+        found = ((part, self.part_ns(group, part)) for part in PARTS[group])
+        return {part: ns for part, ns in found if ns > 0}
+
+    def largest_parts(self, group: str) -> list[tuple[str, int]]:
+        """The parts of a group that took time, the largest first."""
+        return sorted(self.parts(group).items(), key=lambda item: -item[1])
+
+    @property
+    def idle_ns(self) -> int:
+        """Time in which a device had nothing to do; on a CPU-only recording, outside operators."""
+        return int(self.bucket_ns[_IDLE_CODES].sum())
+
+    @property
+    def busy_ns(self) -> int:
+        return self.total_ns - self.idle_ns
+
+    def ratio(self, ns: int) -> float:
+        """A time as a share of the level."""
+        return ns / self.total_ns if self.total_ns else 0.0
+
+    def per_step(self, ns: int) -> float:
+        """A time as the mean over the steps of the level."""
+        return ns / max(self.steps, 1)
+
+
+def bucket_sums(analysis: Analysis, steps: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Time of each bucket in the steps that the mask names; in the whole window without one."""
+    charges = analysis.charges
+    codes: NDArray[np.int16] = charges["bucket"].to_numpy()
+    times: NDArray[np.int64] = charges["ns"].to_numpy()
+    if steps is not None:
+        rows = charges["step"].to_numpy()
+        kept = (rows >= 0) & steps[np.maximum(rows, 0)] if len(steps) else rows < -1
+        codes, times = codes[kept], times[kept]
+    sums = np.zeros(len(BUCKETS), dtype=np.int64)
+    np.add.at(sums, codes, times)
+    return sums
+
+
+def step_sums(analysis: Analysis) -> NDArray[np.int64]:
+    """Time of each group in each step: a row a step, a column a group."""
+    charges = analysis.charges
+    rows = charges["step"].to_numpy()
+    inside = rows >= 0
+    sums = np.zeros((len(analysis.steps), len(GROUPS)), dtype=np.int64)
+    groups = _GROUP_OF_BUCKET[charges["bucket"].to_numpy()[inside]]
+    np.add.at(sums, (rows[inside], groups), charges["ns"].to_numpy()[inside])
+    return sums
+
+
+def window_level(analysis: Analysis) -> Level:
+    """The whole window."""
+    window = analysis.window
+    return Level(None, len(analysis.steps), window.wall_ns, window.devices, bucket_sums(analysis))
+
+
+def phase_levels(analysis: Analysis) -> list[Level]:
+    """Each phase that its steps tell, warm-up left out, the longest first."""
+    if not analysis.accounted or not len(analysis.steps):
+        return []
+    names = analysis.steps["phase"].astype(str).to_numpy()
+    steady = ~analysis.steps["warmup"].to_numpy()
+    found = [
+        _phase_level(analysis, phase, (names == phase.name) & steady) for phase in analysis.phases
+    ]
+    return sorted((level for level in found if level.steps), key=lambda level: -level.wall_ns)
+
+
+def _phase_level(analysis: Analysis, phase: Phase, steps: NDArray[np.bool_]) -> Level:
+    wall_ns = int(analysis.steps["wall_ns"].to_numpy()[steps].sum())
+    sums = bucket_sums(analysis, steps)
+    return Level(phase, int(steps.sum()), wall_ns, analysis.window.devices, sums)
+
+
+def main_level(analysis: Analysis) -> Level:
+    """What the report is about: the phase that took most of the time, else the window."""
+    levels = phase_levels(analysis)
+    return levels[0] if levels else window_level(analysis)

@@ -1,0 +1,113 @@
+"""Names from a recording, made safe to show and short enough to fit.
+
+A name is data: control characters become symbols, and nothing in it moves the cursor, reorders
+the line or is read as markup.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from rich.cells import cell_len, get_character_cell_size
+
+ELLIPSIS = "…"
+# Joiners inside words and emoji of many scripts: they move nothing.
+_HARMLESS_FORMATS = frozenset("\u200c\u200d")
+_LEFT_TO_RIGHT_MARK = "\u200e"
+_RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
+_NOISE = re.compile(r"\bvoid |\bat::native::|\(anonymous namespace\)::|<unnamed>::|\bat::cuda::")
+_PLAIN = re.compile(r"[\x20-\x7e]*\Z")
+
+
+def inert(text: str) -> str:
+    """The text with every character that is not visible replaced by a symbol."""
+    if _PLAIN.match(text):
+        return text
+    shown = "".join(_symbol(c) for c in text)
+    # Without the mark, a terminal that knows right-to-left text would move the numbers after it.
+    if any(unicodedata.bidirectional(c) in _RIGHT_TO_LEFT for c in shown):
+        return shown + _LEFT_TO_RIGHT_MARK
+    return shown
+
+
+def _symbol(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    category = unicodedata.category(character)
+    if category == "Cf" and character in _HARMLESS_FORMATS:
+        return character
+    return "\ufffd" if category in ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn") else character
+
+
+def ascii_only(text: str) -> str:
+    """The text for a terminal that shows ASCII alone."""
+    plain = text.replace(ELLIPSIS, "~").replace(_LEFT_TO_RIGHT_MARK, "")
+    return plain.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def cut_middle(text: str, width: int) -> str:
+    """The text in at most `width` cells; what does not fit goes from its middle."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 1:
+        return ELLIPSIS[:width]
+    tail_width = (width - 1) // 2
+    tail = _take(text[::-1], tail_width)[::-1]
+    return _take(text, width - 1 - cell_len(tail)) + ELLIPSIS + tail
+
+
+def _take(text: str, width: int) -> str:
+    used = 0
+    for position, character in enumerate(text):
+        used += get_character_cell_size(character)
+        if used > width:
+            return text[:position]
+    return text
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without return type, arguments and the namespaces that tell nothing.
+
+    The name, functor, dtype and tile stay.
+    """
+    return _NOISE.sub("", _without_arguments(name)).strip() or name
+
+
+def _without_arguments(name: str) -> str:
+    """Cut a trailing `(...)` that closes at the end of the name and is no part of a template."""
+    end = len(name)
+    if name.endswith(" const"):
+        end -= len(" const")
+    if not name[:end].endswith(")"):
+        return name
+    depth = 0
+    for position in range(end - 1, -1, -1):
+        depth += (name[position] == ")") - (name[position] == "(")
+        if depth == 0:
+            # A space before it: words of the profiler, as in `Memcpy HtoD (Pinned -> Device)`.
+            return name[:position] if position and name[position - 1] != " " else name
+    return name
+
+
+def fit_names(names: Sequence[str], width: int) -> list[str]:
+    """Each name in at most `width` cells, no two different names alike: those get `#1`, `#2`."""
+    fitted = [cut_middle(name, width) for name in names]
+    meanings: dict[str, list[str]] = {}
+    for name, short in zip(names, fitted, strict=True):
+        known = meanings.setdefault(short, [])
+        if name not in known:
+            known.append(name)
+    return [
+        short if len(meanings[short]) == 1 else _numbered(name, meanings[short], width)
+        for name, short in zip(names, fitted, strict=True)
+    ]
+
+
+def _numbered(name: str, alike: Sequence[str], width: int) -> str:
+    mark = f"#{alike.index(name) + 1}"
+    return cut_middle(name, max(width - len(mark), 1)) + mark
