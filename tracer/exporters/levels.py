@@ -98,19 +98,24 @@ def window_level(analysis: Analysis) -> Level:
     return Level(None, len(analysis.steps), window.wall_ns, window.devices, bucket_sums(analysis))
 
 
+def steps_of(analysis: Analysis, phase: Phase) -> NDArray[np.bool_]:
+    """Which steps the numbers of a phase are about: its own, without warm-up."""
+    steps = analysis.steps
+    warmup: NDArray[np.bool_] = steps["warmup"].to_numpy()
+    chosen: NDArray[np.bool_] = (steps["phase"] == phase.name).to_numpy() & ~warmup
+    return chosen
+
+
 def phase_levels(analysis: Analysis) -> list[Level]:
     """Each phase that its steps tell, warm-up left out, the longest first."""
     if not analysis.accounted or not len(analysis.steps):
         return []
-    names = analysis.steps["phase"].astype(str).to_numpy()
-    steady = ~analysis.steps["warmup"].to_numpy()
-    found = [
-        _phase_level(analysis, phase, (names == phase.name) & steady) for phase in analysis.phases
-    ]
-    return sorted((level for level in found if level.steps), key=lambda level: -level.wall_ns)
+    levels = [_phase_level(analysis, phase) for phase in analysis.phases]
+    return sorted((level for level in levels if level.steps), key=lambda level: -level.wall_ns)
 
 
-def _phase_level(analysis: Analysis, phase: Phase, steps: NDArray[np.bool_]) -> Level:
+def _phase_level(analysis: Analysis, phase: Phase) -> Level:
+    steps = steps_of(analysis, phase)
     wall_ns = int(analysis.steps["wall_ns"].to_numpy()[steps].sum())
     sums = bucket_sums(analysis, steps)
     return Level(phase, int(steps.sum()), wall_ns, analysis.window.devices, sums)

@@ -1,0 +1,98 @@
+"""What can be changed about each part of a step, where no finding says it better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_WEIGHTS_DECODE = (
+    "Decode reads all of these weights for each token: a larger batch or quantized weights pay most"
+)
+_MATMUL = (
+    "These are matrix products: only a lower precision, fewer tokens or a faster GPU cuts them"
+)
+_FUSE = "These are many small kernels: fuse them, for example with torch.compile"
+
+# What to change when this part takes the most time.
+PART_ADVICE: Mapping[tuple[str, str], str] = {
+    ("attention", "projection"): _MATMUL,
+    ("attention", "rope"): _FUSE,
+    ("attention", "kv_cache"): "Write the cache in place (a static or paged cache) to move it less",
+    ("attention", "core"): (
+        "Its time grows with the context: a fused kernel (flash attention), fewer key-value heads "
+        "or a shorter context cut it"
+    ),
+    ("attention", "mixer"): "A fused scan kernel for the mixer cuts it most",
+    ("attention", "norm"): _FUSE,
+    ("ffn", "projection"): _MATMUL,
+    ("ffn", "activation"): _FUSE,
+    ("ffn", "router"): _FUSE,
+    (
+        "ffn",
+        "experts",
+    ): "A grouped or fused expert kernel, and larger batches for each expert, cut it",
+    ("ffn", "dequantize"): "Use a kernel that multiplies the quantized weights directly",
+    ("other", "norm"): _FUSE,
+    ("other", "embedding"): _FUSE,
+    ("other", "lm_head"): "Compute logits for the last token alone, or quantize the head",
+    ("other", "sampling"): "Keep sampling on the GPU and fuse it",
+    ("other", "residual"): _FUSE,
+    ("other", "loss"): "A fused linear and cross-entropy kernel avoids writing all logits",
+    ("other", "optimizer"): "Use a fused optimizer (fused=True in torch.optim)",
+    ("other", "unattributed"): (
+        "Record it with module ranges (`tracer run` or `with trace()`) to see what it belongs to"
+    ),
+}
+PART_ADVICE_DECODE: Mapping[tuple[str, str], str] = {
+    ("attention", "projection"): _WEIGHTS_DECODE,
+    ("ffn", "projection"): _WEIGHTS_DECODE,
+    ("attention", "core"): (
+        "Each token reads the whole KV cache: fewer key-value heads, a quantized cache or a "
+        "shorter context cut it"
+    ),
+}
+COMMUNICATION_ADVICE = (
+    "Overlap it with compute, make messages fewer and larger, or split the model over fewer GPUs; "
+    "reports of all ranks tell waiting from sending"
+)
+TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory without waiting"
+
+# Why the device was idle, in words.
+IDLE_NAMES: Mapping[str, str] = {
+    "launch": "the launching of kernels one by one",
+    "sync": "waits of the host for the GPU",
+    "host": "host work outside operators",
+    "input": "waiting for input",
+    "allocator": "the allocator's calls to the driver",
+    "compile": "compiling and planning",
+    "gc": "Python's garbage collector",
+    "graph_launch": "the launching of graphs",
+    "device": "dependencies and the draining of queues on the GPU itself",
+    "profiler": "the profiler",
+}
+# What to change when this is why the device was idle.
+IDLE_ADVICE: Mapping[str, str] = {
+    "launch": (
+        "Launch less: CUDA graphs (torch.compile with mode='reduce-overhead'), fused kernels or a "
+        "larger batch"
+    ),
+    "sync": "Remove what makes the host wait for the GPU inside the step",
+    "host": "Move the Python work between operators out of the step, or to another thread",
+    "input": "Prepare the input ahead: more workers, or tokenize before the loop",
+    "allocator": "Let the caching allocator reuse memory: fixed shapes, no empty_cache() in a step",
+    "compile": "Fix shapes, so that nothing is compiled or planned again in the loop",
+    "gc": "Freeze or disable Python's garbage collector during the step",
+    "graph_launch": "Fewer and larger graphs cost less to launch",
+    "device": "The gaps are the GPU's own: fewer, larger kernels or graphs shrink them",
+    "profiler": "This is the cost of recording: measure the step with less detail",
+}
+
+
+def part_advice(group: str, part: str, phase: str) -> str | None:
+    """What to change about this part, None when nothing general can be said."""
+    if phase == "decode" and (group, part) in PART_ADVICE_DECODE:
+        return PART_ADVICE_DECODE[group, part]
+    if group == "communication":
+        return COMMUNICATION_ADVICE
+    if (group, part) == ("overhead", "transfer"):
+        return TRANSFER_ADVICE
+    return PART_ADVICE.get((group, part))

@@ -1,0 +1,69 @@
+"""What findings cost a step, and which of them are worth most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracer.analysis import Analysis
+from tracer.exporters.levels import Level
+from tracer.findings import SEVERITIES, Finding
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A finding, as a mean over the `of_steps` steps of the phases it touches.
+
+    `of_steps` is 0 when the finding belongs to no step: then the times are those of the window.
+    """
+
+    finding: Finding
+    of_steps: int
+    phases: frozenset[str]
+
+    @property
+    def cost_ns(self) -> float | None:
+        return self._mean(self.finding.cost_ns)
+
+    @property
+    def gain_ns(self) -> float | None:
+        return self._mean(self.finding.gain_ns)
+
+    def _mean(self, ns: int | None) -> float | None:
+        return None if ns is None else ns / max(self.of_steps, 1)
+
+    @property
+    def worth_ns(self) -> int:
+        """By what findings are ranked: the gain where it is known, else the cost."""
+        finding = self.finding
+        return (finding.gain_ns if finding.gain_ns is not None else finding.cost_ns) or 0
+
+
+def cost_of(analysis: Analysis, finding: Finding) -> Cost:
+    """The finding with the number of steps it is a mean of."""
+    phases = analysis.steps["phase"]
+    touched = [step for step in finding.steps if 0 <= step < len(phases)]
+    names = frozenset(str(phases.iloc[step]) for step in touched)
+    return Cost(finding, int(phases.isin(list(names)).sum()), names)
+
+
+def ranked_costs(analysis: Analysis) -> list[Cost]:
+    """All findings, the costliest first; equal ones by severity."""
+    costs = [cost_of(analysis, finding) for finding in analysis.findings]
+    return sorted(
+        costs,
+        key=lambda cost: (-(cost.finding.cost_ns or 0), -SEVERITIES.index(cost.finding.severity)),
+    )
+
+
+def largest_gain(analysis: Analysis, smallest_ratio: float) -> Cost | None:
+    """The finding that is worth most; None when none is worth this share of the window."""
+    costs = [cost for cost in ranked_costs(analysis) if cost.finding.severity != "info"]
+    best = max(costs, key=lambda cost: cost.worth_ns, default=None)
+    if best is None or best.worth_ns < smallest_ratio * analysis.window.capacity_ns:
+        return None
+    return best
+
+
+def is_about(cost: Cost, level: Level) -> bool:
+    """Whether the finding lies in the steps of this level alone."""
+    return level.phase is not None and cost.phases == {level.phase.name}
