@@ -42,8 +42,11 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     """The finding with the number of steps it is a mean of."""
     phases = analysis.steps["phase"]
     touched = [step for step in finding.steps if 0 <= step < len(phases)]
-    names = frozenset(str(phases.iloc[step]) for step in touched)
-    return Cost(finding, int(phases.isin(list(names)).sum()), names)
+    names = frozenset(phases.iloc[touched].astype(str))
+    alike = phases.isin(list(names)).to_numpy()
+    steady = alike & ~analysis.steps["warmup"].to_numpy()
+    only_steady = bool(steady[touched].all())
+    return Cost(finding, int((steady if only_steady else alike).sum()), names)
 
 
 def ranked_costs(analysis: Analysis) -> list[Cost]:
@@ -66,4 +69,4 @@ def largest_gain(analysis: Analysis, smallest_ratio: float) -> Cost | None:
 
 def is_about(cost: Cost, level: Level) -> bool:
     """Whether the finding lies in the steps of this level alone."""
-    return level.phase is not None and cost.phases == {level.phase.name}
+    return level.phase is not None and cost.phases == {level.phase}

@@ -280,16 +280,19 @@ def _kernels(kernels: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
-    work = analysis.work
-    collectives = analysis.collectives
-    kinds: Iterable[tuple[Any, pd.DataFrame]] = collectives.groupby(
-        ["op", "group"], observed=True, sort=False
-    )
     return {
         "exposed_ns": level.group_ns("communication"),
-        "overlapped_ns": int(work["overlapped_ns"].sum()),
-        "collectives": [_collective(str(op), str(name), rows) for (op, name), rows in kinds],
+        "overlapped_ns": int(analysis.work["overlapped_ns"].sum()),
+        "collectives": summed_collectives(analysis),
     }
+
+
+def summed_collectives(analysis: Analysis) -> list[dict[str, Any]]:
+    """The collectives, summed by operation and process group."""
+    kinds: Iterable[tuple[Any, pd.DataFrame]] = analysis.collectives.groupby(
+        ["op", "group"], observed=True, sort=False
+    )
+    return [_collective(str(op), str(name), rows) for (op, name), rows in kinds]
 
 
 def _collective(op: str, group: str, rows: pd.DataFrame) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis, Phase
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis
 
 _GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
 IDLE_PARTS: tuple[str, ...] = tuple(part for part in PARTS["overhead"] if part != "transfer")
@@ -18,10 +18,10 @@ _IDLE_CODES = [BUCKET_CODE["overhead", part] for part in IDLE_PARTS]
 class Level:
     """Nanoseconds of each bucket, summed over the devices and the `steps` of the level.
 
-    `phase` is None for the window.
+    `phase` is the name of the steps' phase, "" where they have none, None for the window.
     """
 
-    phase: Phase | None
+    phase: str | None
     steps: int
     wall_ns: int
     devices: int
@@ -95,26 +95,32 @@ def step_sums(analysis: Analysis) -> NDArray[np.int64]:
 def window_level(analysis: Analysis) -> Level:
     """The whole window."""
     window = analysis.window
-    return Level(None, len(analysis.steps), window.wall_ns, window.devices, bucket_sums(analysis))
+    return Level(None, 1, window.wall_ns, window.devices, bucket_sums(analysis))
 
 
-def steps_of(analysis: Analysis, phase: Phase) -> NDArray[np.bool_]:
+def steps_of(analysis: Analysis, phase: str) -> NDArray[np.bool_]:
     """Which steps the numbers of a phase are about: its own, without warm-up."""
     steps = analysis.steps
     warmup: NDArray[np.bool_] = steps["warmup"].to_numpy()
-    chosen: NDArray[np.bool_] = (steps["phase"] == phase.name).to_numpy() & ~warmup
+    chosen: NDArray[np.bool_] = (steps["phase"] == phase).to_numpy() & ~warmup
     return chosen
 
 
 def phase_levels(analysis: Analysis) -> list[Level]:
     """Each phase that its steps tell, warm-up left out, the longest first."""
-    if not analysis.accounted or not len(analysis.steps):
+    if not analysis.accounted or not has_steps(analysis):
         return []
-    levels = [_phase_level(analysis, phase) for phase in analysis.phases]
+    names = [str(name) for name in analysis.steps["phase"].unique()]
+    levels = [_phase_level(analysis, name) for name in names]
     return sorted((level for level in levels if level.steps), key=lambda level: -level.wall_ns)
 
 
-def _phase_level(analysis: Analysis, phase: Phase) -> Level:
+def has_steps(analysis: Analysis) -> bool:
+    """Whether steps were recognised, and the window is not taken as one for want of any."""
+    return bool((analysis.steps["source"] != "window").any())
+
+
+def _phase_level(analysis: Analysis, phase: str) -> Level:
     steps = steps_of(analysis, phase)
     wall_ns = int(analysis.steps["wall_ns"].to_numpy()[steps].sum())
     sums = bucket_sums(analysis, steps)

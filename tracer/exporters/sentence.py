@@ -81,7 +81,7 @@ def level_words(level: Level) -> Words:
     """Words for a level."""
     if level.phase is None:
         return Words("the recording", "the recording", "")
-    return phase_words(level.phase.name, level.steps)
+    return phase_words(level.phase, level.steps)
 
 
 def _capital(text: str) -> str:
@@ -291,7 +291,7 @@ def first_sentence(text: str) -> str:
 
 def _general_advice(analysis: Analysis, level: Level) -> str | None:
     largest = _claims(level)[0]
-    phase = level.phase.name if level.phase else ""
+    phase = level.phase or ""
     if largest.kind == "idle":
         return _cpu_idle_advice() if level.devices == 0 else _idle_advice(analysis, level)
     if largest.kind == "transfer":

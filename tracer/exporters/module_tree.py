@@ -1,0 +1,114 @@
+"""The module tree with like modules folded: `layers.*` stands for all layers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+_NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+
+
+@dataclass
+class Node:
+    """Modules whose paths differ in numbers alone. Times are sums over them."""
+
+    path: str
+    label: str
+    type: str
+    role: str
+    modules: int = 0
+    device_ns: int = 0
+    self_ns: int = 0
+    host_ns: int = 0
+    calls: int = 0
+    kernels: int = 0
+    children: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """A line of the shown tree: a node, or the own time of one whose children are shown."""
+
+    node: Node
+    depth: int
+    own: bool = False
+
+    @property
+    def device_ns(self) -> int:
+        return self.node.self_ns if self.own else self.node.device_ns
+
+
+def fold_modules(modules: pd.DataFrame) -> list[Node]:
+    """The roots of the folded tree, the heaviest first at each level."""
+    nodes: dict[str, Node] = {}
+    folded_paths = [_NUMBER.sub("*", path) for path in modules["path"].tolist()]
+    parents = modules["parent"].tolist()
+    columns = ("type", "role", "device_ns", "self_device_ns", "host_ns", "calls", "kernels")
+    rows = zip(*(modules[name].tolist() for name in columns), strict=True)
+    roots: list[Node] = []
+    for path, parent, row in zip(folded_paths, parents, rows, strict=True):
+        above = folded_paths[parent] if parent >= 0 else None
+        if path not in nodes:
+            nodes[path] = Node(path, _label(path, above), row[0], row[1])
+            siblings = roots if above is None or above not in nodes else nodes[above].children
+            siblings.append(nodes[path])
+        _add(nodes[path], row)
+    _sort(roots)
+    return roots
+
+
+def _label(path: str, above: str | None) -> str:
+    if above and path.startswith(f"{above}."):
+        return path[len(above) + 1 :]
+    return path
+
+
+def _add(node: Node, row: Sequence[int]) -> None:
+    node.modules += 1
+    # A number below zero was not recorded.
+    node.device_ns += max(row[2], 0)
+    node.self_ns += max(row[3], 0)
+    node.host_ns += max(row[4], 0)
+    node.calls += max(row[5], 0)
+    node.kernels += max(row[6], 0)
+
+
+def _sort(nodes: list[Node]) -> None:
+    nodes.sort(key=lambda node: -node.device_ns)
+    for node in nodes:
+        _sort(node.children)
+
+
+def visible_rows(roots: Sequence[Node], most: int) -> list[TreeRow]:
+    """The tree opened at its heaviest nodes, as long as it stays within so many lines."""
+    opened: set[str] = set()
+    shown = list(roots)
+    lines = len(shown)
+    while True:
+        closed = [node for node in shown if node.path not in opened and node.children]
+        heaviest = max(closed, key=lambda node: node.device_ns, default=None)
+        if heaviest is None or heaviest.device_ns <= 0:
+            break
+        children = [child for child in heaviest.children if child.device_ns > 0]
+        lines += len(children) + (heaviest.self_ns > 0)
+        if lines > most or not children:
+            break
+        opened.add(heaviest.path)
+        shown += children
+    return _rows(roots, opened, 0)
+
+
+def _rows(nodes: Sequence[Node], opened: set[str], depth: int) -> list[TreeRow]:
+    rows: list[TreeRow] = []
+    for node in nodes:
+        if node.device_ns <= 0 and depth:
+            continue
+        rows.append(TreeRow(node, depth))
+        if node.path in opened:
+            rows += _rows(node.children, opened, depth + 1)
+            if node.self_ns > 0:
+                rows.append(TreeRow(node, depth + 1, own=True))
+    return rows

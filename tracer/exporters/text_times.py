@@ -1,0 +1,278 @@
+"""Text sections on where the time goes: phases, steps, the breakdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.text import Text
+
+from tracer.analysis import GROUPS, PARTS, Analysis, Phase
+from tracer.exporters.format import (
+    UNKNOWN,
+    Scale,
+    duration_text,
+    shares,
+    table_scale,
+)
+from tracer.exporters.layout import CAUSE_LETTERS, Column, Page, bar, heading, pad, paragraph, table
+from tracer.exporters.levels import Level, has_steps, phase_levels, window_level
+from tracer.exporters.names import inert
+from tracer.exporters.sentence import level_words
+
+_WORK_ORDER = ("attention", "ffn", "communication", "other")
+_BAR_LABEL_WIDTH = 10
+_SHARE_QUANTA = 1000  # tenths of a percent
+_LEVEL_WIDTH = 20  # a column of times and one of shares
+_LABEL_WIDTH = 20  # the longest part, indented
+_SOURCES = {
+    "announced": "announced by t.step()",
+    "profiler_step": "from ProfilerStep ranges",
+    "engine": "from the engine's ranges",
+    "annotation": "from repeated ranges",
+    "root_call": "from calls of the root module",
+    "graph": "from replays of one graph",
+}
+
+
+def segments(level: Level) -> list[tuple[str, str, int]]:
+    """What fills a level, in the order of a bar: work by group, then copies and idle by cause."""
+    work = [(group, "", level.group_ns(group)) for group in _WORK_ORDER]
+    rest = [("overhead", part, level.part_ns("overhead", part)) for part in PARTS["overhead"]]
+    return [segment for segment in work + rest if segment[2] > 0]
+
+
+def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
+    """A bar for each phase; for a recording without phases one of the window."""
+    levels = {level.phase: level for level in phase_levels(analysis)}
+    phases = sorted(analysis.phases, key=lambda phase: -phase.wall_ns)
+    if not phases:
+        return _window_bar(page, analysis)
+    times = [_phase_times(phase) for phase in phases]
+    columns = [Column(title) for title in ("median", "p95", "steps", "tok/s")]
+    numbers = table(page, columns, times, indent=0)
+    width = page.width - _BAR_LABEL_WIDTH - 4 - max(line.cell_len for line in numbers) - 2
+    lines = [_phase_title(page, numbers[0])]
+    for phase, row in zip(phases, numbers[1:], strict=True):
+        line = Text("  " + pad(page.name(phase.name)[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
+        level = levels.get(phase.name)
+        line.append_text(bar(page, segments(level) if level else [], width))
+        lines.append(line.append("  ").append_text(row))
+    return [*lines, _legend(page, list(levels.values()))]
+
+
+def _phase_title(page: Page, titles: Text) -> Text:
+    line = heading("PHASES", "one bar = the time of its steps")
+    line.append(" " * max(page.width - line.cell_len - titles.cell_len, 1))
+    return line.append_text(titles)
+
+
+def _phase_times(phase: Phase) -> tuple[str, str, str, str]:
+    tokens = phase.tokens_per_second
+    speed = UNKNOWN if tokens is None else f"{tokens:,.1f}" if tokens < 100 else f"{tokens:,.0f}"
+    p95 = duration_text(phase.p95_ns) if phase.steps > 1 else UNKNOWN
+    return duration_text(phase.median_ns), p95, f"{phase.steps:,}", speed
+
+
+def _window_bar(page: Page, analysis: Analysis) -> list[Text]:
+    if not analysis.accounted or not analysis.window.wall_ns:
+        return []
+    level = window_level(analysis)
+    line = Text("  ").append_text(bar(page, segments(level), page.width - 6))
+    title = f"one bar = the whole recording, {duration_text(analysis.window.wall_ns)}"
+    return [heading("TIME", title), line, _legend(page, [level])]
+
+
+def _legend(page: Page, levels: Sequence[Level]) -> Text:
+    line = Text("  ")
+    for group in _WORK_ORDER:
+        if any(level.group_ns(group) for level in levels):
+            line.append(page.block(group), style=page.style(group)).append(f" {group}  ")
+    causes = [
+        part
+        for part in PARTS["overhead"]
+        if any(level.part_ns("overhead", part) for level in levels)
+    ]
+    if causes:
+        named = "  ".join(f"{CAUSE_LETTERS[part]} {part}" for part in causes)
+        line.append("idle: ").append(named, style=page.style("overhead"))
+    line.truncate(page.width)
+    return line
+
+
+def step_lines(page: Page, analysis: Analysis) -> list[Text]:
+    """How long each step took, as a row of blocks."""
+    steps = analysis.steps
+    if not has_steps(analysis):
+        said = "none recognised, so the recording is one; t.step() announces them"
+        return [heading("STEPS", said)]
+    source = _SOURCES.get(str(steps["source"].iloc[0]), "")
+    lines = paragraph(page, f"STEPS  {len(steps):,}: {_step_counts(analysis)}; {source}")
+    lines[0].stylize("bold", 0, len("STEPS"))
+    if len(steps) > 1:
+        lines += _step_chart(page, analysis)
+    return lines
+
+
+def _step_counts(analysis: Analysis) -> str:
+    steps = analysis.steps
+    named = steps.loc[~steps["warmup"], "phase"].astype(str).value_counts()
+    counts = [f"{count:,} {inert(str(name)) or 'of no phase'}" for name, count in named.items()]
+    warmup = int(steps["warmup"].sum())
+    if warmup:
+        counts.append(f"{warmup:,} warm-up (left out of the phases)")
+    return ", ".join(counts)
+
+
+def _step_chart(page: Page, analysis: Analysis) -> list[Text]:
+    walls = analysis.steps["wall_ns"].to_numpy()
+    room = page.width - 14
+    bins = min(len(walls), room)
+    edges = np.linspace(0, len(walls), bins + 1).astype(int)
+    highest = np.maximum.reduceat(walls, edges[:-1])
+    letters = "".join(_step_letters(analysis)[first] for first in edges[:-1])
+    top = duration_text(int(walls.max()))
+    left = pad(f"0 to {top}", 2, "right")
+    indent = len(left) + 3
+    chart = Text(f"  {left} {page.heights(highest.tolist())[: page.width - indent]}")
+    slowest = int(walls.argmax())
+    name = page.name(str(analysis.steps["name"].iloc[slowest]))
+    note = f"slowest: step {slowest} ({name}), {top}"
+    lines = [chart]
+    if letters.strip():
+        lines.append(Text(" " * indent + letters[: page.width - indent]))
+    if len(walls) > bins:
+        note += f"; one block = the slowest of {len(walls) / bins:.1f} steps"
+    return [*lines, *paragraph(page, note, indent=2, style="dim")]
+
+
+def _step_letters(analysis: Analysis) -> list[str]:
+    """A letter under each step that is not of the most frequent phase; w for warm-up."""
+    phases = analysis.steps["phase"].astype(str)
+    usual = phases.mode().iloc[0]
+    return [
+        "w" if warmup else " " if phase == usual else (inert(phase)[:1] or " ")
+        for phase, warmup in zip(phases, analysis.steps["warmup"].tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A level as it is shown: whole numbers of the last decimal, which add up."""
+
+    level: Level
+    scale: Scale
+    times: dict[tuple[str, str], int]
+    shares: dict[tuple[str, str], int]
+
+    def cells(self, group: str, part: str) -> tuple[str, str]:
+        """Time and share of a group (part "") or a part."""
+        ns = self.level.part_ns(group, part) if part else self.level.group_ns(group)
+        share = self.shares[group, part]
+        time = self.scale.quanta_text(self.times[group, part], ns > 0)
+        return time, "<0.1 %" if not share and ns else f"{share / 10:.1f} %"
+
+
+def rounded(level: Level) -> Rounded:
+    """Times and shares of all groups and parts, rounded so that each level adds up."""
+    scale = table_scale(level.per_step(level.total_ns))
+    whole = round(level.per_step(level.total_ns) / scale.quantum_ns)
+    return Rounded(level, scale, _divide(level, whole), _divide(level, _SHARE_QUANTA))
+
+
+def _divide(level: Level, whole: int) -> dict[tuple[str, str], int]:
+    divided: dict[tuple[str, str], int] = {}
+    groups = shares([level.group_ns(group) for group in GROUPS], whole)
+    for group, quanta in zip(GROUPS, groups, strict=True):
+        divided[group, ""] = quanta
+        parts = shares([level.part_ns(group, part) for part in PARTS[group]], quanta)
+        divided |= {(group, p): n for p, n in zip(PARTS[group], parts, strict=True)}
+    return divided
+
+
+def breakdown_lines(page: Page, analysis: Analysis) -> list[Text]:
+    """Groups and parts in time and share: a mean step of each phase, and the whole recording."""
+    if not analysis.accounted:
+        said = f"WHERE THE TIME GOES  -  not known: {analysis.breakdown_reason}"
+        return paragraph(page, said)
+    levels = _shown_levels(page, analysis)
+    if not levels[0].total_ns:
+        return []
+    columns = [rounded(level) for level in levels]
+    rows = _breakdown_rows(columns)
+    return [*_level_titles(columns), *map(_breakdown_line, rows), *_breakdown_notes(page, analysis)]
+
+
+def _shown_levels(page: Page, analysis: Analysis) -> list[Level]:
+    levels = phase_levels(analysis)
+    window = window_level(analysis)
+    if len(levels) == 1 and levels[0].steps == 1 and levels[0].wall_ns == window.wall_ns:
+        return levels
+    most = max((page.width - _LABEL_WIDTH) // _LEVEL_WIDTH - 1, 1)
+    return [*levels[:most], window]
+
+
+def _level_titles(columns: Sequence[Rounded]) -> list[Text]:
+    """The names of the levels above their two columns, and the units."""
+    names = Text(pad("WHERE THE TIME GOES", _LABEL_WIDTH), style="bold")
+    for column in columns:
+        names.append(pad(_level_title(column.level), _LEVEL_WIDTH, "right"), style="not bold")
+    units = _breakdown_line(["", *(c for column in columns for c in (column.scale.unit, "share"))])
+    units.stylize("dim")
+    return [names, units]
+
+
+def _breakdown_line(row: Sequence[str]) -> Text:
+    cells = [pad(f"  {row[0]}", _LABEL_WIDTH)]
+    cells += [pad(cell, _LEVEL_WIDTH // 2, "right") for cell in row[1:]]
+    return Text("".join(cells))
+
+
+def _level_title(level: Level) -> str:
+    if level.phase is None:
+        return "whole recording"
+    if level.steps == 1:
+        return level_words(level).one.removeprefix("the ")
+    return f"{level_words(level).subject}, mean"
+
+
+def _breakdown_rows(columns: Sequence[Rounded]) -> list[list[str]]:
+    """Groups by size, each with its parts by size; parts too small to show share a line."""
+    rows: list[list[str]] = []
+    main = columns[0].level
+    for group in sorted(GROUPS, key=lambda g: -main.group_ns(g)):
+        rows.append(_row(group, columns, group, ""))
+        parts = [p for p in PARTS[group] if any(c.level.part_ns(group, p) for c in columns)]
+        parts.sort(key=lambda p: -main.part_ns(group, p))
+        rows += [_row(f"  {part}", columns, group, part) for part in parts]
+    total = ["sum"]
+    for column in columns:
+        total += [column.scale.quanta_text(_total(column.times), True), "100.0 %"]
+    return [*rows, total]
+
+
+def _total(quanta: dict[tuple[str, str], int]) -> int:
+    return sum(quanta[group, ""] for group in GROUPS)
+
+
+def _row(label: str, columns: Sequence[Rounded], group: str, part: str) -> list[str]:
+    row = [label]
+    for column in columns:
+        row += column.cells(group, part)
+    return row
+
+
+def _breakdown_notes(page: Page, analysis: Analysis) -> list[Text]:
+    notes: list[str] = []
+    between = analysis.window.between_steps_ns
+    if between > 0:
+        notes.append(f"{duration_text(between)} of the whole recording lie between steps")
+    hidden = int(analysis.work["overlapped_ns"].sum())
+    if hidden > 0:
+        notes.append(f"{duration_text(hidden)} of communication are hidden under compute")
+    if analysis.window.devices > 1:
+        notes.append(f"times are sums over {analysis.window.devices} GPUs")
+    if analysis.window.devices == 0:
+        notes.append("no GPU in this recording: operators count as kernels, the rest as host")
+    return paragraph(page, "; ".join(notes) + ".", indent=2, style="dim") if notes else []
