@@ -1,1 +1,126 @@
-"""The command line."""
+"""The command line: finds the command, runs it, turns errors into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from tracer.commands import COMMANDS, Command, load_command
+from tracer.commands.output import flush_report, say
+from tracer.errors import TracerError
+from tracer.version import VERSION
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+NO_REPORT = 3
+
+_DESCRIPTION = """\
+Where did the time of this transformer step go, and what do I change?
+
+Records PyTorch programs, reads recordings of others, and accounts for every nanosecond of a step:
+attention, FFN, communication, overhead (why the GPU was idle) and the rest."""
+
+_EPILOG = """\
+examples:
+  tracer demo                              see it work on this machine
+  tracer run train.py --epochs 1           trace an unchanged script, then print the report
+  tracer report trace.json.gz              report a PyTorch profiler trace or a saved run
+  tracer report trace.json --json > r.json the same for programs
+  tracer report runs/a --fail-on 'sync.*'  for continuous integration
+
+in a program:
+  from tracer import trace
+  with trace() as t:
+      model.generate(**inputs, max_new_tokens=16)
+  print(t.report)
+
+exit status:
+  0  a report was made
+  1  a gate failed (--fail-on), or an export was not delivered whole
+  2  wrong usage
+  3  no report could be made: nothing on stdout, one line on stderr says why
+  4  a report was made, but the input was damaged or cut
+  `tracer run` returns the status of the program it ran.
+
+environment:
+  NO_COLOR=1      no colour         COLUMNS=120  width of the report
+  TRACER_DEBUG=1  the traceback of an unexpected error
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="tracer",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tracer {VERSION}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name in COMMANDS:
+        command = load_command(name)
+        sub = commands.add_parser(
+            command.NAME,
+            help=command.HELP,
+            description=command.HELP[:1].upper() + command.HELP[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    command = load_command(args.command)
+    if getattr(command, "TRANSPARENT", False):
+        # A traced program keeps its exceptions, signals and exit status.
+        return _run_transparent(command, args)
+    return _run(command, args)
+
+
+def _run_transparent(command: Command, args: argparse.Namespace) -> int:
+    try:
+        return command.run(args)
+    except TracerError as error:
+        return _fail(error)
+
+
+def _run(command: Command, args: argparse.Namespace) -> int:
+    try:
+        status = command.run(args)
+        flush_report()
+        return status
+    except TracerError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_stdout()
+        return BROKEN_PIPE
+    except Exception as error:
+        # The border to the user: whatever went wrong inside, they get one line, no traceback.
+        if os.environ.get("TRACER_DEBUG"):
+            raise
+        say(
+            f"unexpected {type(error).__name__}: {error} "
+            "(a fault of tracer: TRACER_DEBUG=1 shows the traceback)"
+        )
+        return NO_REPORT
+
+
+def _fail(error: TracerError) -> int:
+    say(str(error))
+    return error.exit_code
+
+
+def _close_stdout() -> None:
+    """Keep Python from writing the rest of the buffer, and from complaining, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -169,7 +169,7 @@ def _breakdown(analysis: Analysis, level: Level) -> dict[str, Any]:
             "kernels": counts[group],
             "parts": level.parts(group),
         }
-    breakdown["communication"]["overlapped_ns"] = int(analysis.work["overlapped_ns"].sum())
+    breakdown["communication"]["overlapped_ns"] = analysis.overlapped_ns
     return breakdown
 
 
@@ -282,7 +282,7 @@ def _kernels(kernels: pd.DataFrame) -> list[dict[str, Any]]:
 def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
     return {
         "exposed_ns": level.group_ns("communication"),
-        "overlapped_ns": int(analysis.work["overlapped_ns"].sum()),
+        "overlapped_ns": analysis.overlapped_ns,
         "collectives": summed_collectives(analysis),
     }
 

@@ -156,7 +156,7 @@ def _hanging(page: Page, text: str) -> list[Text]:
 
 def source_lines(page: Page, analysis: Analysis) -> list[Text]:
     """What was recorded: path, framework, device, model facts."""
-    return paragraph(page, page_separator(page).join(_source_items(analysis)), style="dim")
+    return paragraph(page, page_separator(page).join(source_items(analysis)), style="dim")
 
 
 def page_separator(page: Page) -> str:
@@ -164,7 +164,8 @@ def page_separator(page: Page) -> str:
     return ", " if page.ascii else " · "
 
 
-def _source_items(analysis: Analysis) -> Iterator[str]:
+def source_items(analysis: Analysis) -> Iterator[str]:
+    """The facts of the head line."""
     meta = analysis.trace.meta
     yield inert(meta.path or meta.source_kind)
     if meta.framework:

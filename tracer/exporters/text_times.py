@@ -196,20 +196,29 @@ def breakdown_lines(page: Page, analysis: Analysis) -> list[Text]:
     if not analysis.accounted:
         said = f"WHERE THE TIME GOES  -  not known: {analysis.breakdown_reason}"
         return paragraph(page, said)
-    levels = _shown_levels(page, analysis)
+    levels = shown_levels(analysis, _most_levels(page))
     if not levels[0].total_ns:
         return []
-    columns = [rounded(level) for level in levels]
-    rows = _breakdown_rows(columns)
+    columns = breakdown_columns(levels)
+    rows = breakdown_rows(columns)
     return [*_level_titles(columns), *map(_breakdown_line, rows), *_breakdown_notes(page, analysis)]
 
 
-def _shown_levels(page: Page, analysis: Analysis) -> list[Level]:
+def _most_levels(page: Page) -> int:
+    return max((page.width - _LABEL_WIDTH) // _LEVEL_WIDTH - 1, 1)
+
+
+def breakdown_columns(levels: Sequence[Level]) -> list[Rounded]:
+    """The levels as they are shown."""
+    return [rounded(level) for level in levels]
+
+
+def shown_levels(analysis: Analysis, most: int) -> list[Level]:
+    """The columns of the breakdown: at most so many phases, then the window unless it is one."""
     levels = phase_levels(analysis)
     window = window_level(analysis)
     if len(levels) == 1 and levels[0].steps == 1 and levels[0].wall_ns == window.wall_ns:
         return levels
-    most = max((page.width - _LABEL_WIDTH) // _LEVEL_WIDTH - 1, 1)
     return [*levels[:most], window]
 
 
@@ -237,7 +246,7 @@ def _level_title(level: Level) -> str:
     return f"{level_words(level).subject}, mean"
 
 
-def _breakdown_rows(columns: Sequence[Rounded]) -> list[list[str]]:
+def breakdown_rows(columns: Sequence[Rounded]) -> list[list[str]]:
     """Groups by size, each with its parts by size; parts too small to show share a line."""
     rows: list[list[str]] = []
     main = columns[0].level
@@ -268,7 +277,7 @@ def _breakdown_notes(page: Page, analysis: Analysis) -> list[Text]:
     between = analysis.window.between_steps_ns
     if between > 0:
         notes.append(f"{duration_text(between)} of the whole recording lie between steps")
-    hidden = int(analysis.work["overlapped_ns"].sum())
+    hidden = analysis.overlapped_ns
     if hidden > 0:
         notes.append(f"{duration_text(hidden)} of communication are hidden under compute")
     if analysis.window.devices > 1:

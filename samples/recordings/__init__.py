@@ -1,0 +1,1 @@
+"""Recordings that ship with the package; `tracer demo` reports one."""

@@ -1,0 +1,220 @@
+"""`tracer report`: reports of recordings, as text, JSON and HTML."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracer.commands.output import Progress, say, wants_color, write_report
+from tracer.errors import DeliveryError, NotATraceError, TracerError, UsageError
+
+if TYPE_CHECKING:
+    from tracer.analysis import Analysis
+    from tracer.events import Note
+
+NAME = "report"
+HELP = "report a recording: a saved run, a PyTorch trace (.json, .json.gz) or a directory of them"
+
+GATE_FAILED = 1
+PARTIAL = 4
+
+RULES: tuple[str, ...] = (
+    "sync.hidden",
+    "sync.explicit",
+    "sync.allocator",
+    "gap.launch_bound",
+    "gap.host",
+    "gap.input",
+    "gap.gc",
+    "gap.compile",
+    "warmup.first_use",
+    "fallback.attention",
+    "fallback.matmul",
+    "fallback.quantized_matmul",
+    "fallback.compile",
+    "fallback.communication",
+    "fallback.moe",
+    "attention.backend",
+    "device.cpu_tensor",
+    "transfer.repeated_weights",
+    "comm.exposed",
+    "comm.same_stream",
+    "comm.straggler",
+    "comm.hang",
+    "ranks.not_aligned",
+    "ranks.conflict",
+    "ranks.missing",
+    "memory.fragmentation",
+    "memory.headroom",
+    "device.throttled",
+    "roofline.headroom",
+)
+_OPEN_FAMILIES = ("trace", "capture")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `tracer report`."""
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="what to report")
+    parser.add_argument("--json", action="store_true", help="JSON, schema tracer.report/1")
+    parser.add_argument("--html", metavar="FILE", help="also write one self-contained page")
+    parser.add_argument(
+        "--fail-on",
+        metavar="RULE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="exit with 1 when such a finding exists; patterns such as 'sync.*' are fine",
+    )
+    parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
+    parser.epilog = "rules: " + ", ".join(RULES) + ", trace.*, capture.*"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report of each path; returns the exit status."""
+    paths, patterns = split_arguments(args.paths, args.fail_on)
+    if not paths:
+        raise UsageError("give at least one PATH to report, for example: tracer report trace.json")
+    opened = open_all(paths)
+    write_report(_as_json(opened) if args.json else _as_text(opened, args.width))
+    if args.html is not None:
+        _write_html(opened, Path(args.html))
+    return exit_status(opened, patterns)
+
+
+def split_arguments(paths: Sequence[str], patterns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Paths and rule patterns; a path that stands behind `--fail-on RULE` is still a path."""
+    rules = [pattern for pattern in patterns if _is_rule(pattern)]
+    others = [pattern for pattern in patterns if not _is_rule(pattern)]
+    for other in others:
+        if not Path(other).exists():
+            raise UsageError(f"--fail-on {other}: no such rule; `tracer report -h` lists them")
+    return [*paths, *others], rules
+
+
+def _is_rule(pattern: str) -> bool:
+    family = pattern.partition(".")[0]
+    return family in _OPEN_FAMILIES or any(fnmatchcase(rule, pattern) for rule in RULES)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What could be read of the paths. `failures` are files that could not, and why."""
+
+    analyses: tuple[Analysis, ...]
+    failures: tuple[TracerError, ...] = ()
+
+
+def open_all(paths: Iterable[str]) -> Opened:
+    """Read and analyse everything at these paths; an error when nothing can be reported."""
+    analyses: list[Analysis] = []
+    failures: list[TracerError] = []
+    for path in paths:
+        found, failed = _open_path(path)
+        analyses += found
+        failures += failed
+    for failure in failures if analyses else failures[:-1]:
+        say(str(failure))
+    if not analyses:
+        raise failures[-1]
+    return Opened(tuple(analyses), tuple(failures))
+
+
+def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
+    from tracer.sources import find_sources, is_run
+
+    target = Path(path)
+    sources = find_sources(target)
+    analyses: list[Analysis] = []
+    failures: list[TracerError] = []
+    strangers: list[str] = []
+    listed = target.is_dir() and not is_run(target)
+    for source in sources:
+        try:
+            analyses.append(_analyse(source))
+        except NotATraceError as error:
+            # A directory may hold other files besides: they are named, and no fault.
+            if listed:
+                strangers.append(source.name)
+            else:
+                failures.append(error)
+        except TracerError as error:
+            failures.append(error)
+    if strangers and analyses:
+        say(f"{path}: left out, no recordings: {', '.join(strangers)}")
+    if listed and not analyses and not failures:
+        failures.append(NotATraceError(f"{path}: no recording in this directory"))
+    return analyses, failures
+
+
+def _analyse(path: Path) -> Analysis:
+    from tracer.analyzers import analyze
+    from tracer.sources import open_source
+
+    with Progress(f"reading {path.name}") as progress:
+        trace = open_source(path, progress)
+        progress.stage("accounting")
+        return analyze(trace)
+
+
+def _as_text(opened: Opened, width: int | None) -> str:
+    from tracer.exporters.text import render_texts
+
+    return render_texts(opened.analyses, width=width, color=wants_color())
+
+
+def _as_json(opened: Opened) -> str:
+    from tracer.exporters.json_report import report_text, to_report, to_reports
+
+    if len(opened.analyses) == 1 and not opened.failures:
+        return report_text(to_report(opened.analyses[0]))
+    return report_text(to_reports(opened.analyses, _failure_notes(opened)))
+
+
+def _failure_notes(opened: Opened) -> list[Note]:
+    from tracer.events import Note
+
+    return [Note(error.rule, str(error), partial=True) for error in opened.failures]
+
+
+def _write_html(opened: Opened, path: Path) -> None:
+    from tracer.exporters.html import to_html
+
+    try:
+        path.write_text(to_html(*opened.analyses), encoding="utf-8")
+    except OSError as error:
+        raise DeliveryError(f"{path}: the page could not be written: {error.strerror}") from error
+    say(f"wrote {path}")
+
+
+def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
+    """0, 1 when a gate failed, 4 when the input was damaged, cut or in part unreadable."""
+    if _gate_failed(opened.analyses, patterns):
+        return GATE_FAILED
+    partial = any(a.integrity_status == "partial" for a in opened.analyses)
+    return PARTIAL if partial or opened.failures else 0
+
+
+def _gate_failed(analyses: Sequence[Analysis], patterns: Sequence[str]) -> bool:
+    """Whether a finding matches; says what matched, and which gates could not be looked at."""
+    found = {finding.rule for analysis in analyses for finding in analysis.findings}
+    matched = sorted(rule for rule in found if _matches(rule, patterns))
+    for rule in matched:
+        say(f"--fail-on: found {rule}")
+    unlooked = {
+        check.rule: check.reason
+        for analysis in analyses
+        for check in analysis.checks
+        if check.status == "not_checked" and _matches(check.rule, patterns)
+    }
+    for rule, reason in sorted(unlooked.items()):
+        if rule not in found:
+            say(f"--fail-on: {rule} was not checked: {reason}")
+    return bool(matched)
+
+
+def _matches(rule: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(rule, pattern) for pattern in patterns)

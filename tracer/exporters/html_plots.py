@@ -1,0 +1,134 @@
+"""Plots of the page as inline SVG: bars of phases, a column for each step, the module tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+
+from tracer.analysis import GROUPS, Analysis
+from tracer.exporters.format import duration_text, percent_text
+from tracer.exporters.levels import Level, has_steps, step_sums
+from tracer.exporters.module_tree import Node
+from tracer.exporters.names import inert
+from tracer.exporters.text_times import segments
+
+_WIDTH = 1000
+_STEP_HEIGHT = 160
+_MOST_COLUMNS = 250
+_ROW_HEIGHT = 22
+_LEAST_CELL = 1.5
+_CHARACTER = 6.6
+_STACK = ("attention", "ffn", "communication", "other", "overhead")
+
+
+def text(value: object) -> str:
+    """Text of a recording, safe inside a page."""
+    return escape(inert(str(value)))
+
+
+def _rectangle(group: str, box: tuple[float, float, float, float], title: str) -> str:
+    x, y, width, height = box
+    return (
+        f'<rect class="g-{group}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" '
+        f'height="{height:.2f}"><title>{title}</title></rect>'
+    )
+
+
+def _svg(height: float, parts: Iterable[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height:g}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{text(label)}" style="height:{height:g}px">{"".join(parts)}</svg>'
+    )
+
+
+def level_bar(level: Level, label: str) -> str:
+    """One bar: what a level went to."""
+    parts: list[str] = []
+    x = 0.0
+    for group, part, ns in segments(level):
+        width = _WIDTH * level.ratio(ns)
+        name = f"{group}.{part}" if part else group
+        time = duration_text(level.per_step(ns))
+        title = f"{name}: {time}, {percent_text(level.ratio(ns))}"
+        parts.append(_rectangle(group, (x, 0, width, 26), text(title)))
+        x += width
+    return _svg(26, parts, label)
+
+
+def step_columns(analysis: Analysis) -> str:
+    """A column for each step, as high as it was long, cut by group; empty without steps."""
+    if not analysis.accounted or not has_steps(analysis):
+        return ""
+    walls = analysis.steps["wall_ns"].to_numpy()
+    shown = _slowest_of_bins(walls.tolist(), _MOST_COLUMNS)
+    sums = step_sums(analysis) / max(analysis.window.devices, 1)
+    top = float(walls.max()) or 1.0
+    width = _WIDTH / len(shown)
+    parts: list[str] = []
+    for column, step in enumerate(shown):
+        parts += _column(analysis, step, sums[step].tolist(), (column * width, width, top))
+    return _svg(_STEP_HEIGHT, parts, f"time of {len(walls)} steps")
+
+
+def _column(
+    analysis: Analysis, step: int, sums: Sequence[float], place: tuple[float, float, float]
+) -> list[str]:
+    x, width, top = place
+    row = analysis.steps.iloc[step]
+    name = f"step {step} {row['name']} {row['phase']}{' warm-up' if row['warmup'] else ''}"
+    y = float(_STEP_HEIGHT)
+    parts: list[str] = []
+    for group in _STACK:
+        ns = sums[GROUPS.index(group)]
+        height = _STEP_HEIGHT * ns / top
+        y -= height
+        title = text(f"{name}: {duration_text(int(row['wall_ns']))}, {group} {duration_text(ns)}")
+        if height > 0:
+            parts.append(_rectangle(group, (x, y, width * 0.9, height), title))
+    return parts
+
+
+def _slowest_of_bins(walls: Sequence[int], most: int) -> list[int]:
+    """Which steps to draw: all, or the slowest of each of `most` bins."""
+    if len(walls) <= most:
+        return list(range(len(walls)))
+    edges = np.linspace(0, len(walls), most + 1).astype(int)
+    times = np.asarray(walls)
+    bins = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [first + int(times[first:last].argmax()) for first, last in bins]
+
+
+def module_icicle(roots: Sequence[Node]) -> str:
+    """The folded module tree: a row for each depth, cells as wide as their time."""
+    total = sum(node.device_ns for node in roots)
+    if not total:
+        return ""
+    parts: list[str] = []
+    depth = _cells(roots, (0.0, _WIDTH / total), 0, parts)
+    return _svg(depth * _ROW_HEIGHT, parts, "device time by module")
+
+
+def _cells(nodes: Sequence[Node], place: tuple[float, float], depth: int, parts: list[str]) -> int:
+    x, scale = place
+    deepest = depth
+    for node in nodes:
+        width = node.device_ns * scale
+        if width >= _LEAST_CELL:
+            parts.append(_cell(node, x, width, depth))
+            deepest = max(deepest, depth + 1, _cells(node.children, (x, scale), depth + 1, parts))
+        x += width
+    return deepest
+
+
+def _cell(node: Node, x: float, width: float, depth: int) -> str:
+    y = depth * _ROW_HEIGHT
+    times = f" x {node.modules}" if node.modules > 1 else ""
+    title = text(f"{node.path}{times} ({node.type}): {duration_text(node.device_ns)}")
+    group = node.role if node.role in GROUPS else "other"
+    cell = _rectangle(group, (x, y, width, _ROW_HEIGHT - 1), title)
+    label = inert(node.label + times)
+    if len(label) * _CHARACTER > width - 4:
+        return cell
+    return f'{cell}<text x="{x + 3:.1f}" y="{y + 15}">{escape(label)}</text>'
