@@ -1,1 +1,18 @@
-"""From a trace to an `Analysis`: each file one question, listed here in order."""
+"""From a trace to an `Analysis`: each file one question.
+
+The order of the day stands in `pipeline`. What explains idle and which rules judge is listed here.
+"""
+
+from __future__ import annotations
+
+from tracer.analysis import Analysis
+from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
+from tracer.events import Trace
+
+EXPLAIN: Explain | None = None
+RULES: tuple[Rule, ...] = ()
+
+
+def analyze(trace: Trace) -> Analysis:
+    """Understand a trace: account for its time, attribute it, and judge it by every rule."""
+    return run_pipeline(trace, EXPLAIN, RULES)

@@ -20,7 +20,7 @@ GROUPS: tuple[str, ...] = ("attention", "ffn", "communication", "overhead", "oth
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "attention": ("projection", "rope", "kv_cache", "core", "mixer", "norm"),
-        "ffn": ("projection", "activation", "router", "experts", "dequantize"),
+        "ffn": ("projection", "activation", "router", "experts", "dequantize", "norm"),
         "communication": (
             "all_reduce",
             "all_gather",
@@ -254,6 +254,7 @@ class Analysis:
     charges: pd.DataFrame
     collectives: pd.DataFrame
     phases: tuple[Phase, ...] = ()
+    overlapped_ns: int = 0  # time in which some collective ran under compute, over all devices
     accounted: bool = True
     breakdown_reason: str = ""
     cpu_only: bool = False

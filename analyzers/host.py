@@ -1,0 +1,179 @@
+"""The host's side of a trace: who called whom, and which call put which work on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.intervals import NONE, Forest, Longs, lookup, nest, take
+from tracer.events import KIND_CODE, Trace
+
+HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
+BACKWARD_NODE = "autograd::engine::evaluate_function"
+_LAUNCHING = ("launch", "memcpy", "memset", "kernel")
+_GRAPH_LAUNCH = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether this runtime call replays a captured graph."""
+    return name.startswith(_GRAPH_LAUNCH)
+
+
+def is_launch(name: str) -> bool:
+    """Whether this runtime call puts work on a stream."""
+    lower = name.lower()
+    if lower.startswith(("cuda", "cu", "hip", "mtia")):
+        return any(word in lower for word in _LAUNCHING) and "launchhostfunc" not in lower
+    return False
+
+
+@dataclass(frozen=True)
+class Host:
+    """Nesting of all host rows of a trace. Every array is aligned with `events`; values are rows
+    of `events`, -1 for none."""
+
+    trace: Trace
+    rows: Longs  # the host rows
+    forest: Forest  # over `rows`
+    place: Longs  # event -> position in `rows`
+
+    def _to_events(self, found: Longs) -> Longs:
+        out = np.full(len(self.trace.events), NONE, dtype=np.int64)
+        out[self.rows] = take(self.rows, found)
+        return out
+
+    def nearest(self, wanted: NDArray[np.bool_]) -> Longs:
+        """For each event the innermost host row around it, itself counted, that is wanted."""
+        return self._to_events(self.forest.nearest(wanted[self.rows]))
+
+    def outermost(self, wanted: NDArray[np.bool_]) -> Longs:
+        """For each event the outermost host row around it, itself counted, that is wanted."""
+        return self._to_events(self.forest.outermost(wanted[self.rows]))
+
+    def of_kind(self, kind: str) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = self.trace.kind_codes == KIND_CODE[kind]
+        return mask
+
+    @cached_property
+    def operator(self) -> Longs:
+        """The innermost operator around each event."""
+        return self.nearest(self.of_kind("operator"))
+
+    @cached_property
+    def outer_operator(self) -> Longs:
+        """The outermost operator around each event."""
+        return self.outermost(self.of_kind("operator"))
+
+    @cached_property
+    def module(self) -> Longs:
+        """The innermost module range around each event."""
+        return self.nearest(self.of_kind("module"))
+
+    @cached_property
+    def parent(self) -> Longs:
+        """The host row right around each event."""
+        return self._to_events(self.forest.parent)
+
+    @cached_property
+    def leaf_operators(self) -> Longs:
+        """Operators with no operator inside them: what a CPU-only recording did."""
+        operators = self.of_kind("operator")[self.rows]
+        holds = np.zeros(self.rows.size, dtype=bool)
+        inner = np.flatnonzero(operators & (self.forest.parent != NONE))
+        above = self.forest.nearest(operators)[self.forest.parent[inner]]
+        holds[above[above != NONE]] = True
+        leaves: Longs = self.rows[operators & ~holds]
+        return leaves
+
+    @cached_property
+    def backward_node(self) -> Longs:
+        """The autograd node being evaluated around each event."""
+        named = self.trace.names_matching(lambda name: name.startswith(BACKWARD_NODE))
+        return self.outermost(self.of_kind("operator") & named[self.trace.name_codes])
+
+    @cached_property
+    def forward_of(self) -> Longs:
+        """For each event inside the backward pass the forward operator whose gradient it computes.
+
+        Joined by sequence number: the forward operator with that number that began last. A node
+        that accumulates a gradient has none and follows the node evaluated before it."""
+        sequences = self.trace.table("sequences")
+        event = sequences["event"].to_numpy()
+        number = sequences["sequence"].to_numpy()
+        backward = sequences["forward_thread"].to_numpy() > 0
+        own = np.full(len(self.trace.events), NONE, dtype=np.int64)
+        at = lookup(number[~backward], number[backward])
+        own[event[backward]] = take(event[~backward], at)
+        self._accumulate(own)
+        return take(own, self.nearest(own != NONE))
+
+    def _accumulate(self, own: Longs) -> None:
+        nodes = np.unique(self.backward_node[self.backward_node != NONE])
+        thread = self.trace.events["thread"].to_numpy()
+        nodes = nodes[np.argsort(thread[nodes], kind="stable")]
+        if not nodes.size:
+            return
+        have = np.where(own[nodes] != NONE, np.arange(nodes.size), NONE)
+        before = np.maximum.accumulate(have)
+        source = nodes[np.maximum(before, 0)]
+        fill = (own[nodes] == NONE) & (before != NONE) & (thread[source] == thread[nodes])
+        own[nodes[fill]] = own[source[fill]]
+
+
+def read_host(trace: Trace) -> Host:
+    """Nest the host rows of a trace."""
+    rows = trace.rows(*HOST_KINDS)
+    threads = trace.events["thread"].to_numpy()[rows]
+    forest = nest(trace.start_ns[rows], trace.end_ns[rows], threads)
+    place = np.full(len(trace.events), NONE, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    return Host(trace, rows, forest, place)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """`launch`: for each event that is device work, the runtime call that put it there; -1 none.
+    `operator`: the innermost operator around that call, or the one the row itself names."""
+
+    launch: Longs
+    operator: Longs
+    launching: NDArray[np.bool_]  # runtime rows that launch work
+    graph: NDArray[np.bool_]  # of these, replays of a graph
+
+
+def link_launches(host: Host) -> Launches:
+    """Join device work to its launch by correlation, and to its operator."""
+    trace = host.trace
+    names = trace.name_codes
+    runtime = host.of_kind("runtime")
+    launching = runtime & trace.names_matching(is_launch)[names]
+    graph = runtime & trace.names_matching(is_graph_launch)[names]
+    correlation = trace.events["correlation"].to_numpy()
+    work = trace.device_rows
+    launch = np.full(len(trace.events), NONE, dtype=np.int64)
+    launch[work] = _join(correlation, np.flatnonzero(launching), np.flatnonzero(runtime), work)
+    operator = take(host.operator, launch)
+    missing = work[operator[work] == NONE]
+    operator[missing] = _by_external_id(trace, host, missing)
+    return Launches(launch, operator, launching, graph)
+
+
+def _join(correlation: Longs, launching: Longs, runtime: Longs, work: Longs) -> Longs:
+    """A call that launches is preferred to another that carries the same correlation."""
+    found = np.full(work.size, NONE, dtype=np.int64)
+    for candidates in (launching, runtime):
+        left = found == NONE
+        at = lookup(correlation[candidates], correlation[work[left]])
+        found[left] = take(candidates, at)
+    return found
+
+
+def _by_external_id(trace: Trace, host: Host, work: Longs) -> Longs:
+    operators = np.flatnonzero(host.of_kind("operator") | host.of_kind("annotation"))
+    external = trace.events["external_id"].to_numpy()
+    usable = operators[external[operators] > 0]
+    at = lookup(external[usable], np.where(external[work] > 0, external[work], NONE))
+    return take(host.operator, take(usable, at))

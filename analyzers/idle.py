@@ -1,0 +1,77 @@
+"""Idle of the devices: the gaps, and what caused each.
+
+This file finds the gaps. Their causes come from `explain`, which gives each piece a part of
+overhead; what no evidence explains stays `unexplained`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis import PARTS
+from tracer.analyzers.accounting import Lanes, Slices
+from tracer.analyzers.intervals import NONE, Longs
+
+CAUSES = PARTS["overhead"]
+CAUSE_CODE = {cause: code for code, cause in enumerate(CAUSES)}
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Pieces of idle in order of device and time. before, after: rows of the work around the
+    whole gap, -1 at the edges; gap: number of the whole gap; event: the host row that caused it."""
+
+    device: NDArray[np.int32]
+    start_ns: Longs
+    end_ns: Longs
+    step: Longs
+    before: Longs
+    after: Longs
+    cause: NDArray[np.int8]  # code into CAUSES
+    gap: Longs
+    event: Longs
+
+
+def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:
+    """The idle slices, each with the work before and after the gap it is part of."""
+    idle = np.flatnonzero(slices.work == NONE)
+    device, start, end = slices.device[idle], slices.start_ns[idle], slices.end_ns[idle]
+    joined = np.zeros(idle.size, dtype=bool)
+    joined[1:] = (start[1:] == end[:-1]) & (device[1:] == device[:-1])
+    gap = np.cumsum(~joined) - 1
+    first = np.flatnonzero(~joined)
+    last = np.concatenate([first[1:] - 1, [idle.size - 1]]) if idle.size else first
+    before, after = _neighbours(device[first], start[first], end[last], lanes)
+    cause = CAUSE_CODE["host" if cpu_only else "unexplained"]
+    return Gaps(
+        device,
+        start,
+        end,
+        slices.step[idle],
+        before[gap] if idle.size else gap,
+        after[gap] if idle.size else gap,
+        np.full(idle.size, cause, dtype=np.int8),
+        gap,
+        np.full(idle.size, NONE, dtype=np.int64),
+    )
+
+
+def _neighbours(
+    device: NDArray[np.int32], start: Longs, end: Longs, lanes: Lanes
+) -> tuple[Longs, Longs]:
+    before = np.full(start.size, NONE, dtype=np.int64)
+    after = np.full(start.size, NONE, dtype=np.int64)
+    for one in np.unique(device).tolist():
+        here = np.flatnonzero(device == one)
+        rows = np.flatnonzero(lanes.device == one)
+        by_end = rows[np.argsort(lanes.end_ns[rows], kind="stable")]
+        at = np.searchsorted(lanes.end_ns[by_end], start[here], side="right") - 1
+        before[here] = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)
+        by_start = rows[np.argsort(lanes.start_ns[rows], kind="stable")]
+        at = np.searchsorted(lanes.start_ns[by_start], end[here])
+        known = at < by_start.size
+        after[here[known]] = by_start[at[known]]
+    return before, after

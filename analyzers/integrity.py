@@ -1,0 +1,73 @@
+"""What a reader must know about the recording before believing its numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracer.analyzers.attribution import Work
+from tracer.analyzers.intervals import NONE
+from tracer.analyzers.steps import HostStep
+from tracer.events import Note
+
+
+def integrity_notes(work: Work, steps: list[HostStep]) -> tuple[Note, ...]:
+    """Notes on what was recorded and what was not."""
+    notes = [
+        *_device_notes(work),
+        *_orphan_notes(work),
+        *_clock_notes(work),
+        *_step_notes(steps),
+    ]
+    return tuple(notes)
+
+
+def _device_notes(work: Work) -> list[Note]:
+    launches = int(work.launches.launching.sum())
+    if work.cpu_only and not launches:
+        text = "no device was recorded; the leaf operators of the host are counted"
+        return [Note("trace.cpu_only", text)]
+    if not work.trace.device_rows.size and launches:
+        text = (
+            f"{launches} launches recorded, 0 device events: the device tracer was cold, refused "
+            "(permission, container, WSL) or held by another profiler"
+        )
+        return [Note("trace.no_device_events", text, launches)]
+    if not launches and not work.cpu_only:
+        return [Note("trace.no_launches", "the recording has device rows only, no host calls")]
+    return []
+
+
+def _orphan_notes(work: Work) -> list[Note]:
+    count = int(work.orphaned.sum())
+    if not count:
+        return []
+    duration = work.trace.end_ns[work.event] - work.trace.start_ns[work.event]
+    early = int(duration[work.orphaned].sum())
+    total = int(duration.sum())
+    text = (
+        f"{count} of {work.event.size} device events were launched before the recording began "
+        f"({early} of {total} ns of device time): counted as other.unattributed, in no step"
+    )
+    detail = {"device_events": work.event.size, "duration_ns": early, "total_ns": total}
+    return [Note("trace.launched_before_window", text, count, detail)]
+
+
+def _clock_notes(work: Work) -> list[Note]:
+    linked = (work.launch != NONE) & ~np.bool_(work.cpu_only)
+    early = work.trace.start_ns[work.launch[linked]] - work.trace.start_ns[work.event[linked]]
+    wrong = early[early > 0]
+    if not wrong.size:
+        return []
+    worst = int(wrong.max())
+    text = (
+        f"{wrong.size} of {int(linked.sum())} device events start before their launch, by up to "
+        f"{worst} ns: a clock error; their launch delay is not used"
+    )
+    detail = {"linked": int(linked.sum()), "worst_ns": worst}
+    return [Note("trace.clock_error", text, int(wrong.size), detail)]
+
+
+def _step_notes(steps: list[HostStep]) -> list[Note]:
+    if steps:
+        return []
+    return [Note("trace.no_steps", "no step was recognised: the window is reported as one step")]

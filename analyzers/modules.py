@@ -1,0 +1,129 @@
+"""The module tree of a trace, and which module each host row lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analyzers.host import Host
+from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.events import Trace
+
+_FRAME = "nn.Module: "
+
+
+@dataclass(frozen=True)
+class ModuleTree:
+    """Modules by row. `of_event`: the module range or frame around each event, itself counted."""
+
+    paths: list[str]
+    types: list[str]
+    parent: Longs
+    of_event: Longs  # row of the tree; -1 outside any module
+    range_event: Longs  # the event of that range; -1 outside any module
+    own: Longs  # for a row that is a module range: its module; -1 for other rows
+    live: frozenset[str]  # paths that the recorder listed, ranges or not
+    first_event: Longs  # the first range of each module; -1 when none was recorded
+
+    def children(self) -> list[list[int]]:
+        out: list[list[int]] = [[] for _ in self.paths]
+        for row, parent in enumerate(self.parent.tolist()):
+            if parent != NONE:
+                out[parent].append(row)
+        return out
+
+    def ancestors(self, row: int) -> list[int]:
+        """The row and the modules around it, innermost first."""
+        out = []
+        while row != NONE:
+            out.append(row)
+            row = int(self.parent[row])
+        return out
+
+
+def read_modules(trace: Trace, host: Host) -> ModuleTree:
+    """The tree from qualified names in ranges; without ranges, from nn.Module frames."""
+    ranges = host.of_kind("module")
+    if ranges.any():
+        return _from_ranges(trace, host)
+    frames = trace.names_matching(lambda name: name.startswith(_FRAME))[trace.name_codes]
+    if (frames & host.of_kind("frame")).any():
+        return _from_frames(trace, host, frames & host.of_kind("frame"))
+    none = np.full(len(trace.events), NONE, dtype=np.int64)
+    return ModuleTree([], [], none[:0], none, none, none, frozenset(), none[:0])
+
+
+def split_range_name(name: str) -> tuple[str, str]:
+    """Qualified name and class of `module::<qualified name>::<class>`."""
+    path, _, kind = name.removeprefix("module::").rpartition("::")
+    return path, kind
+
+
+def _from_ranges(trace: Trace, host: Host) -> ModuleTree:
+    ranges = host.of_kind("module")
+    codes = np.unique(trace.name_codes[ranges])
+    named = {code: split_range_name(trace.names[code]) for code in codes.tolist()}
+    listed = _listed(trace)
+    types = dict(listed)
+    types.update(named.values())
+    paths = sorted(types, key=_path_key)
+    row_of = {path: row for row, path in enumerate(paths)}
+    of_code = np.full(len(trace.names), NONE, dtype=np.int64)
+    for code, (path, _) in named.items():
+        of_code[code] = row_of[path]
+    own = np.where(ranges, of_code[trace.name_codes], NONE)
+    around = host.module
+    return ModuleTree(
+        paths,
+        [types[path] for path in paths],
+        np.array([_parent_row(path, row_of) for path in paths], dtype=np.int64),
+        take(own, around),
+        around,
+        own,
+        frozenset(listed),
+        _first_events(own, len(paths)),
+    )
+
+
+def _first_events(own: Longs, size: int) -> Longs:
+    first = np.full(size, NONE, dtype=np.int64)
+    rows = np.flatnonzero(own != NONE)[::-1]
+    first[own[rows]] = rows  # the last write wins: the earliest range
+    return first
+
+
+def _listed(trace: Trace) -> dict[str, str]:
+    table = trace.table("model_modules")
+    return dict(zip(table["path"].astype(str), table["type"].astype(str), strict=True))
+
+
+def _path_key(path: str) -> tuple[tuple[int, int, str], ...]:
+    """Order of paths in which layers.2 stands before layers.10 and a parent before its children."""
+    parts = path.split(".") if path else []
+    return tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in parts)
+
+
+def _parent_row(path: str, row_of: dict[str, int]) -> int:
+    while path:
+        path = path.rpartition(".")[0]
+        if path in row_of:
+            return row_of[path]
+    return NONE
+
+
+def _from_frames(trace: Trace, host: Host, frames: np.typing.NDArray[np.bool_]) -> ModuleTree:
+    """Frames name a class and a number, `LlamaAttention_0`: that is the whole path."""
+    around = host.nearest(frames)
+    rows = np.flatnonzero(frames)
+    codes, first = np.unique(trace.name_codes[rows], return_index=True)
+    of_code = np.full(len(trace.names), NONE, dtype=np.int64)
+    of_code[codes] = np.arange(codes.size)
+    own = np.where(frames, of_code[trace.name_codes], NONE)
+    above = take(host.parent, rows[first])
+    parent = take(own, take(around, above))
+    names = [trace.names[code].removeprefix(_FRAME) for code in codes.tolist()]
+    types = [name.rstrip("0123456789").removesuffix("_") for name in names]
+    parent = np.where(parent == np.arange(codes.size), NONE, parent)
+    first = _first_events(own, len(names))
+    return ModuleTree(names, types, parent, take(own, around), around, own, frozenset(), first)

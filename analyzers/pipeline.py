@@ -1,0 +1,304 @@
+"""The one way from a trace to an `Analysis`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE, HOW, TABLES, WORK_CLASSES, Analysis, RuleResult, Window
+from tracer.analyzers.accounting import (
+    Lanes,
+    cut_window,
+    exposure,
+    overlapped_total,
+    settle_steps,
+    steps_at,
+)
+from tracer.analyzers.attribution import DIRECTIONS, Attribution, Work, attribute
+from tracer.analyzers.collectives import tabulate_collectives
+from tracer.analyzers.host import link_launches, read_host
+from tracer.analyzers.idle import CAUSES, Gaps, find_gaps
+from tracer.analyzers.integrity import integrity_notes
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.modules import read_modules
+from tracer.analyzers.roles import Roles
+from tracer.analyzers.steps import HostStep, find_steps
+from tracer.analyzers.tables import (
+    sum_charges,
+    summarise_phases,
+    tabulate_kernels,
+    tabulate_modules,
+)
+from tracer.analyzers.work import collect_work
+from tracer.events import Trace, make_table, text_column
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Steps in time: as announced, as measured, and the step of each piece of work (-1 none)."""
+
+    host: list[HostStep]
+    start_ns: Longs
+    end_ns: Longs
+    work_step: Longs
+    found: bool  # False: no step was recognised and the window stands for one
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return int(self.start_ns[0]), int(self.end_ns.max())
+
+
+@dataclass(frozen=True)
+class Context:
+    """What explains idle and what judges may look at: the recording in its structures, and (for
+    judges) the result so far."""
+
+    work: Work
+    roles: Roles
+    attribution: Attribution
+    lanes: Lanes
+    plan: StepPlan
+    gaps: Gaps
+    analysis: Analysis | None = None
+
+
+Explain = Callable[[Context], Gaps]
+Rule = Callable[[Context, Analysis], RuleResult]
+
+
+def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
+    """Link, attribute, account, explain the idle, then ask every rule."""
+    context = understand(trace)
+    if explain is not None and not context.work.cpu_only:
+        context = replace(context, gaps=explain(context))
+    analysis = assemble(context)
+    results = [rule(context, analysis) for rule in rules]
+    return replace(
+        analysis,
+        findings=tuple(f for result in results for f in result.findings),
+        checks=tuple(c for result in results for c in result.checks),
+        notes=analysis.notes + tuple(n for result in results for n in result.notes),
+    )
+
+
+def understand(trace: Trace) -> Context:
+    """The structures: work with its host side, steps, roles, buckets, gaps."""
+    host = read_host(trace)
+    launches = link_launches(host)
+    work = collect_work(trace, host, launches, read_modules(trace, host))
+    lanes = lanes_of(work)
+    plan = plan_steps(work, lanes, find_steps(trace, host, launches))
+    attribution, roles = attribute(work)
+    slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
+    gaps = find_gaps(slices, lanes, work.cpu_only)
+    return Context(work, roles, attribution, lanes, plan, gaps)
+
+
+def lanes_of(work: Work) -> Lanes:
+    """Device work as intervals. The operators of a CPU-only recording share one lane."""
+    events = work.trace.events
+    return Lanes(
+        np.zeros(work.event.size, dtype=np.int32)
+        if work.cpu_only
+        else events["device"].to_numpy()[work.event],
+        work.trace.start_ns[work.event],
+        work.trace.end_ns[work.event],
+        work.work_class,
+        events["stream"].to_numpy()[work.event],
+        events["correlation"].to_numpy()[work.event],
+    )
+
+
+def plan_steps(work: Work, lanes: Lanes, found: list[HostStep]) -> StepPlan:
+    """Give each piece of work the step that launched it, and each step its wall time."""
+    if not found:
+        return _one_step(work)
+    announced = np.array([step.start_ns for step in found], dtype=np.int64)
+    host_end = np.array([step.end_ns for step in found], dtype=np.int64)
+    site = np.where(work.site == NONE, 0, work.site)
+    work_step = steps_at(work.trace.start_ns[site], announced, host_end + 1)
+    work_step = np.where((work.site == NONE) | work.orphaned, NONE, work_step)
+    start, end = settle_steps(announced, host_end, work_step, lanes.end_ns)
+    return StepPlan(found, start, end, work_step, True)
+
+
+def _one_step(work: Work) -> StepPlan:
+    """No step was recognised: from the first to the last activity of host or device."""
+    trace = work.trace
+    rows = trace.rows("operator", "annotation", "module", "frame", "runtime", *_DEVICE)
+    start = int(trace.start_ns[rows].min()) if rows.size else 0
+    end = int(trace.end_ns[rows].max()) if rows.size else 0
+    step = HostStep("window", start, end, NONE, "window")
+    work_step = np.where(work.orphaned, NONE, 0).astype(np.int64)
+    return StepPlan([step], np.array([start]), np.array([end]), work_step, False)
+
+
+_DEVICE = ("kernel", "memcpy", "memset")
+
+
+def assemble(context: Context) -> Analysis:
+    """The result without findings: every table and sum."""
+    work, lanes, plan = context.work, context.lanes, context.plan
+    slices = _slices_table(context)
+    charges = sum_charges(
+        slices["step"].to_numpy(), slices["bucket"].to_numpy(), slices["charged_ns"].to_numpy()
+    )
+    accounted = bool(work.trace.device_rows.size) or work.cpu_only
+    steps = _steps_table(plan, slices, accounted)
+    inside = _inside(lanes, *plan.window)
+    window = _window(work, plan, slices, inside, accounted)
+    exposed, overlapped = exposure(lanes, *plan.window)
+    charged = _charged(slices, work.event.size)
+    return Analysis(
+        trace=work.trace,
+        window=window,
+        steps=steps,
+        work=_work_table(context, charged, exposed, overlapped),
+        slices=slices,
+        gaps=_gaps_table(context.gaps),
+        modules=tabulate_modules(work, context.roles, charged, inside),
+        kernels=tabulate_kernels(work, context.attribution, inside, window.capacity_ns),
+        charges=charges,
+        collectives=tabulate_collectives(
+            work, context.attribution, exposed, overlapped, plan.work_step
+        ),
+        phases=summarise_phases(steps, charges if accounted else None),
+        overlapped_ns=overlapped_total(lanes, *plan.window),
+        accounted=accounted,
+        breakdown_reason="" if accounted else "launches were recorded and no device row was",
+        cpu_only=work.cpu_only,
+        facts=dict(work.trace.meta.facts),
+        notes=work.trace.notes + integrity_notes(work, plan.host if plan.found else []),
+        observer_reason="no steps of this loop were measured without the profiler",
+    )
+
+
+def _inside(lanes: Lanes, start: int, end: int) -> NDArray[np.bool_]:
+    """Work that runs in the window; work of no length counts where it stands."""
+    empty = lanes.start_ns == lanes.end_ns
+    runs: NDArray[np.bool_] = (lanes.start_ns < end) & (lanes.end_ns > start)
+    stands = empty & (lanes.start_ns >= start) & (lanes.start_ns <= end)
+    inside: NDArray[np.bool_] = runs | stands
+    return inside
+
+
+def _slices_table(context: Context) -> pd.DataFrame:
+    """The window in pieces: work with its bucket, idle with its cause."""
+    plan, gaps, lanes = context.plan, context.gaps, context.lanes
+    slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
+    busy = slices.work != NONE
+    idle_bucket = np.array([BUCKET_CODE["overhead", cause] for cause in CAUSES], dtype=np.int16)
+    columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+        "device": (slices.device[busy], gaps.device),
+        "start_ns": (slices.start_ns[busy], gaps.start_ns),
+        "end_ns": (slices.end_ns[busy], gaps.end_ns),
+        "step": (slices.step[busy], gaps.step),
+        "work": (slices.work[busy], np.full(gaps.device.size, NONE)),
+        "bucket": (context.attribution.bucket[slices.work[busy]], idle_bucket[gaps.cause]),
+        "charged_ns": (slices.charged_ns[busy], gaps.end_ns - gaps.start_ns),
+    }
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    order = np.lexsort((joined["work"], joined["start_ns"], joined["device"]))
+    return make_table(TABLES["slices"], {name: values[order] for name, values in joined.items()})
+
+
+def _charged(slices: pd.DataFrame, size: int) -> Longs:
+    work, charged = slices["work"].to_numpy(), slices["charged_ns"].to_numpy()
+    out = np.zeros(size, dtype=np.int64)
+    np.add.at(out, work[work != NONE], charged[work != NONE])
+    return out
+
+
+def _steps_table(plan: StepPlan, slices: pd.DataFrame, accounted: bool) -> pd.DataFrame:
+    step, work = slices["step"].to_numpy(), slices["work"].to_numpy()
+    busy = np.zeros(len(plan.host), dtype=np.int64)
+    counted = (step != NONE) & (work != NONE)
+    np.add.at(busy, step[counted], slices["charged_ns"].to_numpy()[counted])
+    host = plan.host
+    return make_table(
+        TABLES["steps"],
+        {
+            "name": [s.name for s in host],
+            "phase": [s.phase for s in host],
+            "start_ns": plan.start_ns,
+            "wall_ns": plan.end_ns - plan.start_ns,
+            "busy_ns": busy if accounted else np.full(busy.size, NONE),
+            "warmup": np.zeros(len(host), dtype=bool),
+            "batch": [s.batch for s in host],
+            "tokens": [s.tokens for s in host],
+            "announced_ns": [s.start_ns for s in host],
+            "host_end_ns": [s.end_ns for s in host],
+            "thread": [s.thread for s in host],
+            "source": [s.source for s in host],
+        },
+    )
+
+
+def _window(
+    work: Work, plan: StepPlan, slices: pd.DataFrame, inside: NDArray[np.bool_], accounted: bool
+) -> Window:
+    start, end = plan.window
+    trace = work.trace
+    devices = 0 if work.cpu_only else np.unique(trace.events["device"].to_numpy()[work.event]).size
+    busy = int(slices["charged_ns"].to_numpy()[slices["work"].to_numpy() != NONE].sum())
+    launching = np.flatnonzero(work.launches.launching)
+    launched_at = trace.start_ns[launching]
+    streams = trace.events[["device", "stream"]].to_numpy()[work.event[inside]]
+    return Window(
+        start_ns=start,
+        wall_ns=end - start,
+        busy_ns=busy if accounted else None,
+        idle_ns=(end - start) * max(devices, 1) - busy if accounted else None,
+        between_steps_ns=end - start - int((plan.end_ns - plan.start_ns).sum()),
+        devices=devices,
+        streams=0 if work.cpu_only else len(np.unique(streams, axis=0)),
+        kernels=int((inside & work.is_kernel).sum()),
+        launches=int(((launched_at >= start) & (launched_at <= end)).sum()),
+    )
+
+
+def _work_table(
+    context: Context, charged: Longs, exposed: Longs, overlapped: Longs
+) -> pd.DataFrame:
+    work, attribution = context.work, context.attribution
+    return make_table(
+        TABLES["work"],
+        {
+            "event": work.event,
+            "device": context.lanes.device,
+            "work_class": text_column(work.work_class, list(WORK_CLASSES)),
+            "launch": work.launch,
+            "operator": work.operator,
+            "module": work.module,
+            "step": context.plan.work_step,
+            "bucket": attribution.bucket,
+            "how": text_column(attribution.how, list(HOW)),
+            "confidence": attribution.confidence,
+            "charged_ns": charged,
+            "exposed_ns": exposed,
+            "overlapped_ns": overlapped,
+            "direction": text_column(attribution.direction, list(DIRECTIONS)),
+        },
+    )
+
+
+def _gaps_table(gaps: Gaps) -> pd.DataFrame:
+    return make_table(
+        TABLES["gaps"],
+        {
+            "device": gaps.device,
+            "start_ns": gaps.start_ns,
+            "end_ns": gaps.end_ns,
+            "step": gaps.step,
+            "before": gaps.before,
+            "after": gaps.after,
+            "cause": text_column(gaps.cause, list(CAUSES)),
+            "gap": gaps.gap,
+            "event": gaps.event,
+        },
+    )

@@ -1,0 +1,149 @@
+"""Sums for the reader: modules, kernels, charges, phases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKETS, HOW, TABLES, Phase
+from tracer.analyzers.attribution import Attribution, Work
+from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.modules import ModuleTree
+from tracer.analyzers.roles import Roles
+from tracer.events import make_table, text_column
+
+Flags = NDArray[np.bool_]
+
+
+def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) -> pd.DataFrame:
+    """Time and calls of each module, its children's counted; a range in a range of the same
+    module is one call. `inside`: work that counts in the window."""
+    tree, size = work.tree, len(work.tree.paths)
+    held = work.module != NONE
+    own_ns = np.bincount(work.module[held], weights=charged[held], minlength=size)
+    kernels = np.bincount(work.module[held & inside & work.is_kernel], minlength=size)
+    self_ns = own_ns.astype(np.int64)
+    calls, host_ns = _calls(work)
+    return make_table(
+        TABLES["modules"],
+        {
+            "path": tree.paths,
+            "type": tree.types,
+            "role": roles.own,
+            "parent": tree.parent,
+            "device_ns": _with_children(tree, self_ns),
+            "self_device_ns": self_ns,
+            "host_ns": host_ns,
+            "calls": calls,
+            "kernels": _with_children(tree, kernels.astype(np.int64)),
+        },
+    )
+
+
+def _calls(work: Work) -> tuple[Longs, Longs]:
+    tree, trace = work.tree, work.trace
+    ranges = np.flatnonzero(tree.own != NONE)
+    around = take(tree.of_event, work.host.parent[ranges])
+    ranges = ranges[around != tree.own[ranges]]
+    module, size = tree.own[ranges], len(tree.paths)
+    spent = np.bincount(
+        module, weights=trace.end_ns[ranges] - trace.start_ns[ranges], minlength=size
+    )
+    return np.bincount(module, minlength=size).astype(np.int64), spent.astype(np.int64)
+
+
+def _with_children(tree: ModuleTree, own: Longs) -> Longs:
+    total = own.copy()
+    depth = np.array([len(tree.ancestors(row)) for row in range(own.size)], dtype=np.int64)
+    for row in np.argsort(-depth, kind="stable").tolist():
+        if tree.parent[row] != NONE:
+            total[tree.parent[row]] += total[row]
+    return total
+
+
+def tabulate_kernels(
+    work: Work, attribution: Attribution, inside: Flags, capacity_ns: int
+) -> pd.DataFrame:
+    """One row for each name, bucket and evidence, the longest first."""
+    rows = np.flatnonzero(inside)
+    keys = (work.name_code[rows].astype(np.int64) * len(BUCKETS) + attribution.bucket[rows]) * len(
+        HOW
+    ) + attribution.how[rows]
+    distinct, place = np.unique(keys, return_inverse=True)
+    durations = work.trace.end_ns[work.event[rows]] - work.trace.start_ns[work.event[rows]]
+    total = np.bincount(place, weights=durations, minlength=distinct.size).astype(np.int64)
+    confidence = np.ones(distinct.size)
+    np.minimum.at(confidence, place, attribution.confidence[rows])
+    order = np.lexsort((distinct, -total))
+    distinct, total = distinct[order], total[order]
+    names = distinct // (len(BUCKETS) * len(HOW))
+    return make_table(
+        TABLES["kernels"],
+        {
+            "name": text_column(names, work.trace.names),
+            "bucket": (distinct // len(HOW)) % len(BUCKETS),
+            "library": [work.names[code].library for code in names.tolist()],
+            "how": [HOW[code] for code in (distinct % len(HOW)).tolist()],
+            "confidence": confidence[order],
+            "count": np.bincount(place, minlength=distinct.size)[order],
+            "total_ns": total,
+            "ratio": total / capacity_ns if capacity_ns else np.zeros(total.size),
+        },
+    )
+
+
+def sum_charges(step: Longs, bucket: NDArray[np.int16], charged: Longs) -> pd.DataFrame:
+    """Sums of slices over step and bucket; step -1 is the time between steps."""
+    keys = (step + 1) * len(BUCKETS) + bucket
+    distinct, place = np.unique(keys, return_inverse=True)
+    sums = np.zeros(distinct.size, dtype=np.int64)
+    np.add.at(sums, place, charged)
+    return make_table(
+        TABLES["charges"],
+        {"step": distinct // len(BUCKETS) - 1, "bucket": distinct % len(BUCKETS), "ns": sums},
+    )
+
+
+def summarise_phases(steps: pd.DataFrame, charges: pd.DataFrame | None) -> tuple[Phase, ...]:
+    """Times and groups of the steps of each phase; warm-up steps are left out unless there is
+    nothing else."""
+    names = steps["phase"].astype(str).to_numpy()
+    order = list(dict.fromkeys(names.tolist()))
+    return tuple(_phase(name, steps, names == name, charges) for name in order)
+
+
+def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame | None) -> Phase:
+    warm = steps["warmup"].to_numpy()
+    steady = chosen & ~warm if bool((chosen & ~warm).any()) else chosen
+    rows = np.flatnonzero(steady)
+    wall = steps["wall_ns"].to_numpy()[rows]
+    tokens = steps["tokens"].to_numpy()[rows]
+    rate = None
+    if rows.size and bool((tokens >= 0).all()) and int(wall.sum()) > 0:
+        rate = float(tokens.sum() * 1e9 / wall.sum())
+    return Phase(
+        name=name or "step",
+        steps=int(rows.size),
+        median_ns=_percentile(wall, 50),
+        min_ns=int(wall.min()) if rows.size else None,
+        p95_ns=_percentile(wall, 95),
+        p99_ns=_percentile(wall, 99),
+        groups=None if charges is None else _groups(charges, rows),
+        wall_ns=int(wall.sum()),
+        tokens_per_second=rate,
+        warmup_steps=int((chosen & ~steady).sum()),
+    )
+
+
+def _percentile(wall: Longs, percent: int) -> int | None:
+    return round(float(np.percentile(wall, percent))) if wall.size else None
+
+
+def _groups(charges: pd.DataFrame, rows: Longs) -> dict[str, int]:
+    mine = charges[np.isin(charges["step"].to_numpy(), rows)]
+    sums: dict[str, int] = {}
+    for bucket, ns in zip(mine["bucket"].tolist(), mine["ns"].tolist(), strict=True):
+        group = BUCKETS[bucket][0]
+        sums[group] = sums.get(group, 0) + ns
+    return sums

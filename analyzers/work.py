@@ -1,0 +1,74 @@
+"""What can fill time: device work, or the leaf operators of a recording without a device."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.attribution import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Work, range_operation
+from tracer.analyzers.host import Host, Launches
+from tracer.analyzers.intervals import Longs, lookup, take
+from tracer.analyzers.kernel_names import describe
+from tracer.analyzers.modules import ModuleTree
+from tracer.events import KIND_CODE, Trace
+
+_HOST_COPIES = ("host_to_device", "device_to_host")
+
+
+def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree) -> Work:
+    """The work of a trace with its launches and classes."""
+    rows = trace.device_rows
+    cpu_only = not rows.size and not launches.launching.any()
+    event = host.leaf_operators if cpu_only else rows
+    launch = launches.launch[event]
+    site = event if cpu_only else launch
+    return Work(
+        trace,
+        host,
+        launches,
+        tree,
+        event,
+        site,
+        launch,
+        _classes(trace, host, event, site, cpu_only),
+        cpu_only,
+    )
+
+
+def _classes(
+    trace: Trace, host: Host, event: Longs, site: Longs, cpu_only: bool
+) -> NDArray[np.int8]:
+    classes = np.full(event.size, COMPUTE, dtype=np.int8)
+    classes[_copies_between(trace, event)] = TRANSFER_CLASS
+    classes[_collectives(trace, host, event, site, cpu_only)] = COLLECTIVE
+    return classes
+
+
+def _copies_between(trace: Trace, event: Longs) -> NDArray[np.bool_]:
+    """Copies from host to device or back. A copy with no direction counts as one."""
+    table = trace.table("copies")
+    at = lookup(table["event"].to_numpy(), event)
+    crossing = table["direction"].isin([*_HOST_COPIES, "unknown"]).to_numpy().astype(np.int64)
+    copies: NDArray[np.bool_] = trace.kind_codes[event] == KIND_CODE["memcpy"]
+    transfers: NDArray[np.bool_] = copies & (take(crossing, at) == 1)
+    return transfers
+
+
+def _collectives(
+    trace: Trace, host: Host, event: Longs, site: Longs, cpu_only: bool
+) -> NDArray[np.bool_]:
+    """Communication kernels by name; copies and sets launched inside a collective's range."""
+    code = trace.name_codes[event]
+    if cpu_only:
+        named = trace.names_matching(lambda name: range_operation(name) != "")
+        ranged: NDArray[np.bool_] = named[code]
+        return ranged
+    kernels = trace.kind_codes[event] == KIND_CODE["kernel"]
+    used = np.unique(code[kernels])
+    communicates = np.zeros(len(trace.names), dtype=bool)
+    communicates[used] = [describe(trace.names[c]).category == "communication" for c in used]
+    ranges = trace.names_matching(lambda name: range_operation(name) != "")[trace.name_codes]
+    host_rows = host.of_kind("annotation") | host.of_kind("operator")
+    inside = take(host.nearest(ranges & host_rows), site) >= 0
+    found: NDArray[np.bool_] = (kernels & communicates[code]) | (~kernels & inside)
+    return found

@@ -1,0 +1,73 @@
+"""Nesting, unions and coverage against plain reference code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracer.analyzers.intervals import Longs, _nest_by_stack, covered, lookup, nest, total, union
+
+
+def random_nested(seed: int, size: int) -> tuple[Longs, Longs]:
+    """Properly nested intervals with touching neighbours and rows of no length."""
+    random = np.random.default_rng(seed)
+    rows: list[tuple[int, int]] = []
+
+    def fill(begin: int, end: int, depth: int) -> None:
+        cuts = sorted(random.integers(begin, end + 1, 6).tolist())
+        for start, stop in zip(cuts[::2], cuts[1::2], strict=True):
+            rows.append((start, stop))
+            if depth and stop - start > 3:
+                fill(start, stop, depth - 1)
+
+    while len(rows) < size:
+        begin = max((stop for _, stop in rows), default=0)
+        fill(begin, begin + 1000, 4)
+    rows.sort(key=lambda r: (r[0], -r[1]))
+    return np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nesting_agrees_with_a_stack(seed: int) -> None:
+    start, end = random_nested(seed, 300)
+    thread = np.random.default_rng(seed).integers(0, 3, start.size).astype(np.int32)
+    forest = nest(start, end, thread)
+    for one in range(3):
+        rows = np.flatnonzero(thread == one)
+        parent, depth = _nest_by_stack(start[rows], end[rows])
+        assert (np.where(parent < 0, -1, rows[parent]) == forest.parent[rows]).all()
+        assert (depth == forest.depth[rows]).all()
+
+
+def test_overlapping_rows_fall_back_to_the_stack() -> None:
+    start, end = np.array([0, 9, 12]), np.array([10, 20, 15])
+    forest = nest(start, end, np.zeros(3, dtype=np.int32))
+    assert forest.parent.tolist() == [-1, 0, 1]
+
+
+def test_nearest_and_outermost_of_the_wanted() -> None:
+    start, end = np.array([0, 1, 2, 3, 50]), np.array([40, 30, 20, 10, 60])
+    forest = nest(start, end, np.zeros(5, dtype=np.int32))
+    wanted = np.array([True, True, False, False, False])
+    assert forest.nearest(wanted).tolist() == [0, 1, 1, 1, -1]
+    assert forest.outermost(wanted).tolist() == [0, 0, 0, 0, -1]
+    assert forest.has_child.tolist() == [True, True, True, False, False]
+
+
+def test_union_merges_touching_and_drops_empty() -> None:
+    start, end = np.array([5, 0, 10, 30, 40]), np.array([8, 5, 20, 30, 50])
+    merged = union(start, end)
+    assert [column.tolist() for column in merged] == [[0, 10, 40], [8, 20, 50]]
+    assert total(start, end) == 28
+
+
+def test_covered_measures_the_part_under_others() -> None:
+    busy = union(np.array([0, 20]), np.array([10, 30]))
+    part = covered(np.array([0, 5, 12, 25]), np.array([40, 25, 18, 26]), *busy)
+    assert part.tolist() == [20, 10, 0, 1]
+
+
+def test_lookup_takes_the_last_row_of_a_key() -> None:
+    keys = np.array([7, 3, 7, -1])
+    assert lookup(keys, np.array([7, 3, 5, -1])).tolist() == [2, 1, -1, -1]
+    assert lookup(np.zeros(0, dtype=np.int64), np.array([1])).tolist() == [-1]

@@ -1,0 +1,129 @@
+"""Steps and phases from each source of DESIGN 4."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.make_traces import TraceMaker
+from tests.recordings import analysis_of
+from tracer.analysis import Analysis
+from tracer.analyzers import analyze
+from tracer.analyzers.engine_names import EngineStep, parse_engine_range
+
+
+def steps(analysis: Analysis) -> list[tuple[str, str, int, int]]:
+    table = analysis.steps
+    return list(
+        zip(
+            table["source"].astype(str),
+            table["phase"].astype(str),
+            table["batch"].tolist(),
+            table["tokens"].tolist(),
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("execute_context_1(888_788544)_generation_0(0)", EngineStep("prefill", 1, 888)),
+        ("execute_context_0(0)_generation_4(4)", EngineStep("decode", 4, 4)),
+        (
+            "execute_8192_context_9(sq8155sk8430sqsq1sqsk2)_generation_37(sq37sk5sqsq1sqsk2)",
+            EngineStep("mixed", 46, 8192),
+        ),
+        ("execute_32_context_0(sq0sk0)_generation_32(sq32sk5)", EngineStep("decode", 32, 32)),
+        ("execute_new_3_cached_5", EngineStep("", -1, -1)),
+        ("step[DECODE bs=32]", EngineStep("decode", 32, 32)),
+        ("step[EXTEND bs=15 toks=15360]", EngineStep("prefill", 15, 15360)),
+        ("step[MIXED bs=4 toks=70]", EngineStep("mixed", 4, 70)),
+        ("step", None),
+        ("execute_query", None),
+    ],
+)
+def test_engine_ranges(name: str, expected: EngineStep | None) -> None:
+    assert parse_engine_range(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("recording", "expected"),
+    [
+        ("vllm-gptoss-fullgraph-decode-mi300x", [("engine", "decode", 32, 32)]),
+        ("sglang-qwen3-8b-prefill-mi300x", [("engine", "prefill", 15, 15360)]),
+        ("vllm-gptoss-piecewise-graph-mi300x", [("engine", "mixed", 46, 8192)]),
+    ],
+)
+def test_steps_of_serving_engines(
+    shared: Path, recording: str, expected: list[tuple[str, str, int, int]]
+) -> None:
+    """Case 30: nested ranges of one step count once."""
+    assert steps(analysis_of(shared / "traces" / f"{recording}.json.gz")) == expected
+
+
+def test_repeated_user_ranges_are_steps_and_others_are_not() -> None:
+    maker = TraceMaker()
+    maker.annotation("whole run", 0, 1000)
+    maker.annotation("load", 1, 5)
+    for row in range(3):
+        maker.annotation(f"iteration {row}", 10 + 100 * row, 80)
+        maker.annotation("nccl:all_reduce", 20 + 100 * row, 10)
+        maker.launch("k", start=15 + 100 * row, run=(16 + 100 * row, 18 + 100 * row))
+    assert steps(analyze(maker.build())) == [("annotation", "", -1, -1)] * 3
+
+
+def test_ranges_that_take_turns_make_one_step() -> None:
+    maker = TraceMaker()
+    for row in range(4):
+        for place, name in enumerate(("load", "forward", "apply")):
+            maker.annotation(name, 100 * row + 20 * place, 15)
+            at = 100 * row + 20 * place + 2
+            maker.launch("k", start=at, run=(at + 1, at + 3))
+    analysis = analyze(maker.build())
+    assert analysis.steps["announced_ns"].tolist() == [0, 100_000, 200_000, 300_000]
+    assert analysis.steps["host_end_ns"].tolist() == [55_000, 155_000, 255_000, 355_000]
+
+
+def test_calls_of_the_root_module_are_steps_except_under_capture() -> None:
+    maker = TraceMaker()
+    for row in range(3):
+        at = 100 * row
+        if row == 0:
+            maker.host("runtime", "cudaStreamBeginCapture", at + 1, 1)
+            maker.host("runtime", "cudaStreamEndCapture", at + 60, 1)
+        maker.module("", "Net", at + 5, 50)
+        maker.module("layers.0", "Layer", at + 10, 20)
+        maker.launch("k", start=at + 12, run=(at + 14, at + 20), operator="aten::mm")
+        maker.operator("aten::argmax", at + 70, 10)
+    analysis = analyze(maker.build())
+    assert [source for source, *_ in steps(analysis)] == ["root_call", "root_call"]
+    # What the thread does after a call for its result belongs to the step.
+    assert analysis.steps["host_end_ns"].tolist()[0] == 180_000
+
+
+def test_one_prefill_and_decodes_from_shapes() -> None:
+    maker = TraceMaker()
+    for row, (queries, keys) in enumerate(((8, 8), (1, 9), (1, 10))):
+        at = 100 * row
+        maker.annotation(f"ProfilerStep#{row}", at, 90)
+        embed = maker.operator("aten::embedding", at + 1, 5)
+        maker.side("shapes", embed, input_shapes=f"[[100, 16], [2, {queries}]]")
+        core = maker.operator("aten::scaled_dot_product_attention", at + 10, 20)
+        maker.side(
+            "shapes",
+            core,
+            input_shapes=f"[[2, 4, {queries}, 16], [2, 4, {keys}, 16], [2, 4, {keys}, 16]]",
+            concrete_inputs=f'["", "", "", "", "0.", "{queries > 1}"]',
+        )
+    phases = [("profiler_step", "prefill", 2, 16)] + [("profiler_step", "decode", 2, 2)] * 2
+    assert steps(analyze(maker.build())) == phases
+
+
+def test_no_steps_is_one_window_and_said() -> None:
+    maker = TraceMaker()
+    maker.launch("k", start=0, run=(5, 9))
+    analysis = analyze(maker.build())
+    assert steps(analysis) == [("window", "", -1, -1)]
+    assert any(note.rule == "trace.no_steps" for note in analysis.notes)
