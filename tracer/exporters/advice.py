@@ -18,8 +18,8 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
     ("attention", "rope"): _FUSE,
     ("attention", "kv_cache"): "Write the cache in place (a static or paged cache) to move it less",
     ("attention", "core"): (
-        "Its time grows with the context: a fused kernel (flash attention), fewer key-value heads "
-        "or a shorter context cut it"
+        "Its time grows with the context: a shorter context or fewer key-value heads cut it, and "
+        "a fused kernel (flash attention) where none ran"
     ),
     ("attention", "mixer"): "A fused scan kernel for the mixer cuts it most",
     ("attention", "norm"): _FUSE,
@@ -37,7 +37,7 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
     ("other", "sampling"): "Keep sampling on the GPU and fuse it",
     ("other", "residual"): _FUSE,
     ("other", "loss"): "A fused linear and cross-entropy kernel avoids writing all logits",
-    ("other", "optimizer"): "Use a fused optimizer (fused=True in torch.optim)",
+    ("other", "optimizer"): "Use a fused optimizer (fused=True in torch.optim) if it is none yet",
     ("other", "unattributed"): (
         "Record it with module ranges (`tracer run` or `with trace()`) to see what it belongs to"
     ),
@@ -51,8 +51,8 @@ PART_ADVICE_DECODE: Mapping[tuple[str, str], str] = {
     ),
 }
 COMMUNICATION_ADVICE = (
-    "Overlap it with compute, make messages fewer and larger, or split the model over fewer GPUs; "
-    "reports of all ranks tell waiting from sending"
+    "One rank cannot tell sending from waiting for the others: compare the ranks first, then "
+    "overlap it with compute or send fewer, larger messages"
 )
 TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory without waiting"
 

@@ -14,9 +14,10 @@ from tracer.exporters.json_report import all_notes
 from tracer.exporters.levels import Level, phase_levels, window_level
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
-from tracer.exporters.sentence import level_words, verdict
+from tracer.exporters.sentence import verdict
 from tracer.exporters.text_findings import source_items, where_text
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
+from tracer.exporters.words import level_words
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MOST_KERNELS = 40

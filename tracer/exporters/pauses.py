@@ -11,9 +11,21 @@ from numpy.typing import NDArray
 from tracer.analysis import Analysis
 from tracer.exporters.levels import Level, steps_of
 
+# An operator is named when so much of the idle lies before its kernels, in gaps so much longer.
+_OPERATOR_RATIO = 0.4
+_LONGER = 3
 # The longest gaps that make up half of the idle are "a few" when they are at most this share.
 _FEW_RATIO = 0.05
-_ONE_OPERATOR_RATIO = 0.6
+_FEWEST_GAPS = 20
+
+
+@dataclass(frozen=True)
+class Before:
+    """The gaps before kernels of one operator."""
+
+    operator: str
+    gaps: int
+    idle_ns: int
 
 
 @dataclass(frozen=True)
@@ -25,12 +37,17 @@ class Pauses:
     works: int
     long_gaps: int
     longest_ns: int
-    operator: str | None  # the operator before whose kernels most of that half lies
+    before: Before | None  # the operator whose kernels wait unlike others
 
     @property
     def concentrated(self) -> bool:
         """Whether a few long gaps make up half of the idle time."""
         return self.long_gaps <= max(1, int(self.gaps * _FEW_RATIO))
+
+    @property
+    def many(self) -> bool:
+        """Whether there are enough gaps to speak of how they are spread."""
+        return self.gaps >= _FEWEST_GAPS
 
 
 def find_pauses(analysis: Analysis, level: Level) -> Pauses | None:
@@ -46,10 +63,10 @@ def find_pauses(analysis: Analysis, level: Level) -> Pauses | None:
     return Pauses(
         gaps=len(whole),
         idle_ns=int(durations.sum()),
-        works=_count_work(analysis, level),
+        works=count_work(analysis, level),
         long_gaps=half,
         longest_ns=int(durations[0]),
-        operator=_operator_after(analysis, whole.head(half)),
+        before=_largest_before(analysis, whole),
     )
 
 
@@ -68,31 +85,40 @@ def _whole_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
             "after": gaps["after"].to_numpy(),
         }
     )
-    whole = pieces.groupby(["device", "gap"], sort=False).agg(
-        ns=("ns", "sum"), after=("after", "max")
-    )
+    grouped = pieces.groupby(["device", "gap"], sort=False)
+    whole = grouped.agg(ns=("ns", "sum"), after=("after", "max"))
     return whole.sort_values("ns", ascending=False, kind="stable")
 
 
-def _count_work(analysis: Analysis, level: Level) -> int:
+def count_work(analysis: Analysis, level: Level) -> int:
+    """Kernels, copies and sets in the steps of a level."""
     if level.phase is None:
         return len(analysis.work)
     return int(_inside(analysis.work["step"].to_numpy(), steps_of(analysis, level.phase)).sum())
 
 
-def _operator_after(analysis: Analysis, gaps: pd.DataFrame) -> str | None:
-    """The operator that launched the work after most of the time of these gaps."""
-    after = gaps["after"].to_numpy()
-    operators = analysis.work["operator"].to_numpy()
-    known = after >= 0
-    events = operators[after[known]]
-    named = events >= 0
-    times = gaps["ns"].to_numpy()[known][named]
-    codes = analysis.trace.name_codes[events[named]]
+def _largest_before(analysis: Analysis, gaps: pd.DataFrame) -> Before | None:
+    """The operator whose kernels most of the idle lies before, if they wait longer than others."""
+    codes, times = _operators_after(analysis, gaps)
     if not codes.size:
         return None
     sums = np.bincount(codes, weights=times)
     largest = int(sums.argmax())
-    if sums[largest] < _ONE_OPERATOR_RATIO * gaps["ns"].sum():
+    count = int((codes == largest).sum())
+    idle = float(gaps["ns"].sum())
+    longer = sums[largest] / count >= _LONGER * idle / len(gaps)
+    if sums[largest] < _OPERATOR_RATIO * idle or not longer:
         return None
-    return analysis.trace.names[largest]
+    return Before(analysis.trace.names[largest], count, int(sums[largest]))
+
+
+def _operators_after(
+    analysis: Analysis, gaps: pd.DataFrame
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Name codes of the operators that launched the work after each gap, and the gaps' times."""
+    after = gaps["after"].to_numpy()
+    known = after >= 0
+    events = analysis.work["operator"].to_numpy()[after[known]]
+    named = events >= 0
+    times: NDArray[np.int64] = gaps["ns"].to_numpy()[known][named]
+    return analysis.trace.name_codes[events[named]], times

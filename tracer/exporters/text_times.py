@@ -19,7 +19,7 @@ from tracer.exporters.format import (
 from tracer.exporters.layout import CAUSE_LETTERS, Column, Page, bar, heading, pad, paragraph, table
 from tracer.exporters.levels import Level, has_steps, phase_levels, window_level
 from tracer.exporters.names import inert
-from tracer.exporters.sentence import level_words
+from tracer.exporters.words import level_words
 
 _WORK_ORDER = ("attention", "ffn", "communication", "other")
 _BAR_LABEL_WIDTH = 10

@@ -1,0 +1,123 @@
+"""The second sentence of the verdict: what to change, by a finding or by what takes the time."""
+
+from __future__ import annotations
+
+import re
+
+from tracer.analysis import Analysis
+from tracer.exporters.advice import IDLE_ADVICE, IDLE_NAMES, part_advice
+from tracer.exporters.claims import GROUP_NAMES, claims, part_name
+from tracer.exporters.costs import Cost, is_about, largest_gain
+from tracer.exporters.format import counted, duration_text, percent_text
+from tracer.exporters.levels import IDLE_PARTS, Level
+from tracer.exporters.names import inert, short_kernel
+from tracer.exporters.pauses import Pauses, count_work, find_pauses
+from tracer.exporters.words import capital, level_words, pair_of
+
+# A finding below this share of the window is not what to change first.
+_WORTH_RATIO = 0.03
+# Nothing dominates when no kind of time reaches this share.
+DOMINANT_RATIO = 0.3
+# A cause of idle is named as the cause when it explains this share of it.
+CAUSE_RATIO = 0.5
+# A CPU step of so many operators a step, so close to each other, suffers from dispatch.
+_MANY_OPERATORS = 50
+_SHORT_GAP_NS = 200_000
+
+
+def change_sentence(analysis: Analysis, level: Level) -> str:
+    """What to change, empty when nothing can be said."""
+    best = largest_gain(analysis, _WORTH_RATIO)
+    if best is not None:
+        return _finding_sentence(level, best)
+    advice = _general_advice(analysis, level)
+    return f"{advice}." if advice else ""
+
+
+def _finding_sentence(level: Level, cost: Cost) -> str:
+    finding = cost.finding
+    each = " a step" if cost.of_steps > 1 else ""
+    text = capital(inert(finding.title).rstrip("."))
+    if cost.cost_ns is not None:
+        text += f": {duration_text(cost.cost_ns)}{each}"
+    text += "."
+    if finding.advice:
+        text += f" {first_sentence(inert(finding.advice))}"
+    return text + _gain_clause(level, cost, each)
+
+
+def _gain_clause(level: Level, cost: Cost, each: str) -> str:
+    gain = cost.gain_ns
+    if gain is None or gain <= 0:
+        return ""
+    if is_about(cost, level) and level.devices == 1:
+        left = duration_text(max(level.per_step(level.total_ns) - gain, 0))
+        return f" Without it {level_words(level).one} takes {left} (-{duration_text(gain)})."
+    return f" That would gain {duration_text(gain)}{each}."
+
+
+def first_sentence(text: str) -> str:
+    """The text up to the end of its first sentence."""
+    end = re.search(r"[.!?](?=\s+[A-Z`])", text)
+    first = text[: end.end()] if end else text
+    return first if first.endswith((".", "!", "?")) else first + "."
+
+
+def _general_advice(analysis: Analysis, level: Level) -> str | None:
+    largest = claims(level)[0]
+    if largest.kind == "idle":
+        return _idle_advice(analysis, level)
+    part = largest.part or level.largest_parts(largest.kind)[0][0]
+    if level.devices == 0 and part in ("projection", "core"):
+        return None
+    advice = part_advice(largest.kind, part, level.phase or "")
+    if advice is None or largest.part or level.ratio(largest.ns) >= DOMINANT_RATIO:
+        return advice
+    ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
+    return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
+
+
+def _idle_advice(analysis: Analysis, level: Level) -> str | None:
+    if level.devices == 0:
+        return _cpu_idle_advice(analysis, level)
+    cause, ns = max(
+        ((part, level.part_ns("overhead", part)) for part in IDLE_PARTS), key=lambda item: item[1]
+    )
+    if cause != "unexplained" and ns >= CAUSE_RATIO * level.idle_ns:
+        share = percent_text(ns / level.idle_ns)
+        return f"{share} of the idle is {IDLE_NAMES[cause]}. {IDLE_ADVICE[cause]}"
+    pauses = find_pauses(analysis, level)
+    return None if pauses is None else _pauses_advice(level, pauses)
+
+
+def _cpu_idle_advice(analysis: Analysis, level: Level) -> str:
+    works = count_work(analysis, level)
+    if works >= _MANY_OPERATORS * level.steps and level.idle_ns < _SHORT_GAP_NS * works:
+        return "Much of it goes between operators: torch.compile or a larger batch cuts that"
+    return (
+        "Outside operators is Python, waiting or other threads: Python frames (detail full, or "
+        "with_stack of torch.profiler) tell which"
+    )
+
+
+def _pauses_advice(level: Level, pauses: Pauses) -> str | None:
+    """What the shape of the idle says, where its cause is not known."""
+    words = level_words(level)
+    works = round(level.per_step(pauses.works))
+    if pauses.before is not None:
+        name = inert(short_kernel(pauses.before.operator))
+        return (
+            f"{pair_of(level, pauses.before.idle_ns, pauses.idle_ns)} of idle{words.each} come "
+            f"before kernels that {name} launches: look at what it does there"
+        )
+    if pauses.concentrated or not pauses.many or works < 2:
+        longest = duration_text(pauses.longest_ns)
+        size = f"of {longest}" if pauses.long_gaps == 1 else f"of up to {longest}"
+        gaps = counted(pauses.long_gaps, "gap")
+        return f"Half of the idle lies in {gaps} {size}: look at what the host does there"
+    gap = duration_text(pauses.idle_ns / pauses.gaps)
+    return (
+        f"{capital(words.one)} runs {counted(works, 'kernel')} with {gap} of idle between them: "
+        f"launch fewer and larger ones, or replay the step as a CUDA graph "
+        f"(torch.compile with mode='reduce-overhead')"
+    )
