@@ -1,0 +1,303 @@
+"""Names of the modules of a model: qualified names, which of them get a range, their parameters."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from tracer.events import SIDE_TABLES, make_table
+
+RANGE_PREFIX = "module::"
+
+# Wrappers that hold one model: their name is no part of the model's own names.
+_WRAPPER_CHILDREN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_MODULE_WRAPPERS = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine")
+_REPEATERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+
+
+def range_name(path: str, module_type: str) -> str:
+    """The name of a module's range."""
+    return f"{RANGE_PREFIX}{path}::{module_type}"
+
+
+def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The children whose calls pass through Python: a scripted module has none."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return []
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The model inside wrappers of compilation, data parallelism and checkpointing."""
+    inner = _wrapped(module)
+    while inner is not None:
+        module, inner = inner, _wrapped(inner)
+    return module
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    children = children_of(module)
+    if len(children) != 1:
+        return None
+    name, child = children[0]
+    is_wrapper = name in _WRAPPER_CHILDREN or (
+        name == "module" and any(c.__name__ in _MODULE_WRAPPERS for c in type(module).__mro__)
+    )
+    return child if is_wrapper else None
+
+
+def type_name(module: nn.Module) -> str:
+    """The class of a module; of a scripted one the class it was made from."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return str(module.original_name)
+    return type(module).__name__
+
+
+@dataclass(frozen=True)
+class Member:
+    """A module at its place in a root. `depth` counts from the outermost repeated layer."""
+
+    path: str
+    module: nn.Module
+    depth: int  # -1 outside repeated layers
+    is_wrapper: bool = False
+    has_children: bool = False
+    beside_blocks: bool = False  # a sibling has children
+
+
+def walk(root: nn.Module) -> Iterator[Member]:
+    """Every module of a root once, parents first, wrappers named like what they hold."""
+    seen: set[int] = set()
+    stack = [Member("", root, -1, has_children=True)]
+    while stack:
+        member = stack.pop()
+        if id(member.module) in seen:
+            continue
+        seen.add(id(member.module))
+        inner = _wrapped(member.module)
+        if inner is None:
+            yield member
+            stack.extend(reversed(_children(member)))
+        else:
+            yield replace(member, is_wrapper=True)
+            stack.append(replace(member, module=inner, has_children=bool(children_of(inner))))
+
+
+def _children(member: Member) -> list[Member]:
+    children = children_of(member.module)
+    has_children = [bool(children_of(child)) for _, child in children]
+    depth = member.depth + 1
+    if member.depth < 0 and not isinstance(member.module, _REPEATERS):
+        depth = -1
+    return [
+        Member(
+            f"{member.path}.{name}" if member.path else name,
+            child,
+            depth,
+            has_children=blocks,
+            beside_blocks=sum(has_children) > blocks,
+        )
+        for (name, child), blocks in zip(children, has_children, strict=True)
+    ]
+
+
+def is_block(member: Member) -> bool:
+    """Whether a module says something that its parent's range and the operators do not.
+
+    Inside a block of a repeated layer (depth 2 and more) the plain linear layers and the modules
+    without parameters say nothing more: there are three of them for every other module.
+    """
+    module = member.module
+    if member.has_children or member.depth < 2 or member.beside_blocks:
+        return True
+    return bool(module._parameters) and not _is_linear(module)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or any(
+        word in type(module).__name__ for word in ("Linear", "Conv1D")
+    )
+
+
+@dataclass
+class _Root:
+    label: str  # the first part of its names; "" for none
+    module: weakref.ref[nn.Module]
+    type: str
+    rescans: int = 0
+
+
+@dataclass(eq=False)
+class ModuleRecord:
+    """What is known of a module. Its path changes when a larger root is seen."""
+
+    path: str
+    type: str
+
+
+class Renames:
+    """Range names written before a larger root was seen, and what they are called after it."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, dict[str, str]]] = []
+
+    def add(self, names: dict[str, str]) -> None:
+        """From now on these names are no longer written."""
+        if names:
+            self.steps.append((time.time_ns(), names))
+
+    def latest(self, name: str, time_ns: int) -> str:
+        """What a name written at that time is called in the end."""
+        for until_ns, names in self.steps:
+            if time_ns < until_ns:
+                name = names.get(name, name)
+        return name
+
+
+class ModuleTree:
+    """The modules of all roots seen: range names by `id`, held weakly.
+
+    The first root has no prefix; a later one that contains it takes its place; any other is named
+    after its class.
+    """
+
+    # A model that makes new modules in each call is not searched again and again.
+    MAX_RESCANS = 8
+
+    def __init__(self, *, every_module: bool = False) -> None:
+        self.ranges: dict[int, str] = {}  # "" for a module without a range
+        self.renames = Renames()
+        self._every_module = every_module
+        self._known: dict[int, ModuleRecord] = {}
+        self._freed: list[ModuleRecord] = []
+        self._alive: dict[int, weakref.ref[nn.Module]] = {}
+        self._roots: list[_Root] = []
+        self._lock = threading.RLock()
+
+    @property
+    def roots(self) -> list[nn.Module]:
+        """The roots that still live, in order of their first call."""
+        return [module for root in self._roots if (module := root.module()) is not None]
+
+    def add(self, module: nn.Module) -> None:
+        """Name the modules of a root."""
+        with self._lock:
+            members = list(walk(module))
+            inner = unwrap(module)
+            ids = {id(member.module) for member in members} - {id(inner)}
+            contained = [r for r in self._roots if (m := r.module()) is not None and id(m) in ids]
+            root = self._find(inner)
+            if root is None:
+                label = self._label(inner, contained)
+                root = _Root(label, weakref.ref(inner), type_name(inner))
+                self._roots.append(root)
+            self._name(members, root.label, contained)
+            self._roots = [known for known in self._roots if known not in contained]
+
+    def rescan(self, module: nn.Module) -> None:
+        """Name modules that a known root got after its first call."""
+        with self._lock:
+            root = self._find(unwrap(module))
+            if root is not None and root.rescans < self.MAX_RESCANS:
+                root.rescans += 1
+                self._name(list(walk(module)), root.label, [])
+
+    def record_of(self, module: nn.Module) -> ModuleRecord:
+        """What is known of a module, or of the one inside a wrapper."""
+        inner = unwrap(module)
+        return self._known.get(id(inner)) or ModuleRecord("", type_name(inner))
+
+    def table(self) -> pd.DataFrame:
+        """The `model_modules` of every root; what has been freed has no parameters to count."""
+        rows = [_row(known, self._alive[key]()) for key, known in list(self._known.items())]
+        rows += [_row(known, None) for known in self._freed]
+        columns = SIDE_TABLES["model_modules"]
+        values = zip(*rows, strict=True) if rows else ([] for _ in columns)
+        return make_table(columns, dict(zip(columns, map(list, values), strict=True)))
+
+    def _find(self, module: nn.Module) -> _Root | None:
+        return next((root for root in self._roots if root.module() is module), None)
+
+    def _label(self, module: nn.Module, contained: list[_Root]) -> str:
+        if contained:
+            return contained[0].label
+        if not self._roots:
+            return ""
+        name = type_name(module)
+        same = sum(root.type == name for root in self._roots)
+        return f"{name}_{same + 1}" if same else name
+
+    def _name(self, members: list[Member], label: str, contained: list[_Root]) -> None:
+        inner_roots = [module for root in contained if (module := root.module()) is not None]
+        replaced = {id(member.module) for root in inner_roots for member in walk(root)}
+        renamed: dict[str, str] = {}
+        for member in members:
+            key = id(member.module)
+            if key in self.ranges and key not in replaced:
+                continue
+            old = self.ranges.get(key)
+            new = self._add(member, ".".join(part for part in (label, member.path) if part))
+            if old and old != new:
+                renamed[old] = new
+        self.renames.add(renamed)
+
+    def _add(self, member: Member, path: str) -> str:
+        module = member.module
+        key = id(module)
+        has_range = not member.is_wrapper and (self._every_module or is_block(member))
+        name = range_name(path, type_name(module)) if has_range else ""
+        if not member.is_wrapper:
+            record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
+            record.path = path
+        # An `id` is given again to a later object.
+        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        self.ranges[key] = name
+        return name
+
+    def _forget(self, key: int) -> None:
+        self.ranges.pop(key, None)
+        self._alive.pop(key, None)
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._freed.append(known)
+
+
+def _row(known: ModuleRecord, module: nn.Module | None) -> tuple[Any, ...]:
+    if module is None:
+        return known.path, known.type, -1, -1, "", "", -1
+    own = list(module.parameters(recurse=False))
+    first = own[0] if own else None
+    return (
+        known.path,
+        known.type,
+        sum(map(logical_numel, own)),
+        sum(p.numel() * p.element_size() for p in own),
+        "" if first is None else dtype_name(first),
+        "" if first is None else str(first.device),
+        int(any(p.requires_grad for p in own)),
+    )
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The type of a tensor's elements as torch names it, without the module."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def logical_numel(parameter: torch.Tensor) -> int:
+    """How many weights a parameter stands for: a packed one holds several in an element."""
+    shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
+    return parameter.numel() if shape is None else int(torch.Size(shape).numel())
+
+
+def parameters_of(roots: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """The parameters of several models, each once."""
+    unique = {id(p): p for root in roots for p in root.parameters()}
+    return list(unique.values())

@@ -1,0 +1,116 @@
+"""Interfaces of torch that may vanish: each is tested here, and only here has its fallback."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+import torch.profiler
+from torch._C import _autograd
+
+# The profiler's entry points, as the module that every Python caller goes through names them.
+PROFILER_ENTRIES: tuple[str, ...] = ("_prepare_profiler", "_enable_profiler")
+
+RangeMaker = Callable[[str], AbstractContextManager[Any]]
+
+
+class Interface(NamedTuple):
+    """A private interface: whether this torch has it, and what is done without it."""
+
+    name: str
+    found: bool
+    fallback: str
+
+
+def private_interfaces() -> list[Interface]:
+    """Every private interface in use, for `tracer doctor`."""
+    return [
+        Interface(
+            "torch._C._profiler._RecordFunctionFast",
+            _fast_range() is not None,
+            "torch.profiler.record_function (ten times the cost of a module range)",
+        ),
+        Interface(
+            "torch._C._profiler._ExperimentalConfig(profile_all_threads=...)",
+            profile_all_threads_config() is not None,
+            "only the thread that starts the trace is recorded",
+        ),
+        Interface(
+            "torch._C._autograd._profiler_enabled",
+            hasattr(_autograd, "_profiler_enabled"),
+            "only profilers started from Python are noticed",
+        ),
+        Interface(
+            "torch.autograd.profiler._is_profiler_enabled",
+            hasattr(autograd_profiler, "_is_profiler_enabled"),
+            "a profiler of another thread is not noticed",
+        ),
+        Interface(
+            "torch.autograd.profiler._prepare_profiler, _enable_profiler",
+            all(hasattr(autograd_profiler, name) for name in PROFILER_ENTRIES),
+            "a profiler that starts inside the trace ends it without its data",
+        ),
+        Interface(
+            "torch._C._current_graph_task_id",
+            hasattr(torch._C, "_current_graph_task_id"),
+            "recomputed modules of a checkpoint count as calls of a root",
+        ),
+        Interface(
+            "torch.profiler activity filters",
+            has_activity_filters(),
+            "detail 'kernels' records every activity of the device",
+        ),
+    ]
+
+
+def _fast_range() -> RangeMaker | None:
+    try:
+        from torch._C._profiler import _RecordFunctionFast
+    except ImportError:
+        return None
+    return _RecordFunctionFast
+
+
+@functools.cache
+def range_maker() -> RangeMaker:
+    """What makes a range from a name. A range is entered once: it is not re-entrant."""
+    return _fast_range() or torch.profiler.record_function
+
+
+@functools.cache
+def profile_all_threads_config() -> Any:
+    """The profiler configuration that records every thread; None where torch lacks it."""
+    try:
+        from torch._C._profiler import _ExperimentalConfig
+
+        return _ExperimentalConfig(profile_all_threads=True)
+    except (ImportError, TypeError):
+        return None
+
+
+@functools.cache
+def has_activity_filters() -> bool:
+    """Whether `activities` may name single kinds of activity (torch 2.12)."""
+    import torch.profiler.profiler as profiler_module
+
+    return hasattr(profiler_module, "_parse_activities")
+
+
+def profiler_is_on() -> bool:
+    """Whether a profiler of torch runs, in this thread or, if it came from Python, in any."""
+    here = getattr(_autograd, "_profiler_enabled", None)
+    anywhere = getattr(autograd_profiler, "_is_profiler_enabled", False)
+    return bool(anywhere) or bool(here is not None and here())
+
+
+def _never_in_backward() -> int:
+    return -1
+
+
+def graph_task_reader() -> Callable[[], int]:
+    """A function that is not -1 while its thread runs a backward pass."""
+    return getattr(torch._C, "_current_graph_task_id", _never_in_backward)
