@@ -6,10 +6,11 @@ The order of the day stands in `pipeline`. What explains idle and which rules ju
 from __future__ import annotations
 
 from tracer.analysis import Analysis
+from tracer.analyzers.idle_causes import explain_idle
 from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.events import Trace
 
-EXPLAIN: Explain | None = None
+EXPLAIN: Explain = explain_idle
 RULES: tuple[Rule, ...] = ()
 
 

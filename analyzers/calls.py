@@ -1,0 +1,144 @@
+"""What kinds of runtime calls and host rows there are, by name: waits, allocations, compilation.
+
+Kind is decided by what the CUDA and HIP interfaces and PyTorch call things, not by any program.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.host import Host, Launches
+from tracer.analyzers.intervals import NONE, Longs, lookup
+from tracer.events import KIND_CODE, Trace
+
+_SYNCHRONIZE = re.compile(r"(cuda|cu|hip)\w*Synchronize")
+_BLOCKING_COPY = re.compile(r"hipMemcpyWithStream|(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol)?$")
+_COPY = re.compile(r"(cuda|cu|hip)Mem(cpy)")
+_ALLOCATOR = re.compile(
+    r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|HostUnregister)"
+    r"|cuMem(Alloc|Free|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree|HostAlloc)"
+    r"|hipMem(Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree)"
+)
+_MODULE_LOAD = re.compile(
+    r"(cu|hip)(Module(Load|GetFunction|Unload)|Library(Load|GetKernel|GetModule|Unload))"
+    r"|(cuda|hip)(ModuleLoad|FuncGetAttributes|GetFuncBySymbol|LibraryLoad)|hiprtc|nvrtc"
+)
+_COMPILE_RANGE = re.compile(
+    r".*\(dynamo_timed\)$|entire_frame_compile|CachingAutotuner\.|_compile\.|.*autotun(e|ing)"
+    r"|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
+    r"|compile_fx|TorchDynamo Cache Miss|triton\.compile|async_compile"
+)
+_AUTOTUNE = re.compile(r"CachingAutotuner\.|.*autotun(e|ing)", re.I)
+_OVERHEAD_COMPILE = re.compile(r".*(Lazy Function Loading|Driver Compiler|Module Loading)", re.I)
+_OVERHEAD_PROFILER = re.compile(
+    r".*(Buffer Flush|Activity Buffer|CUPTI|Instrumentation|Resource|Overhead)", re.I
+)
+_INPUT = re.compile(
+    r"enumerate\(DataLoader|.*tokeniz|.*[Cc]ollat|.*data_?loader\w*\.(py|__next__)|.*_BaseDataLoader"
+    r"|.*torch/utils/data/|.*datasets/",
+    re.I,
+)
+_COLLECTION = re.compile(r"Python GC|gc\.collect|<built-in function collect>|.*gc_collect", re.I)
+
+
+@lru_cache(maxsize=65536)
+def is_synchronize(name: str) -> bool:
+    """Whether this runtime call makes the host wait for the device."""
+    return _SYNCHRONIZE.match(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def is_allocator(name: str) -> bool:
+    """Whether this runtime call asks the driver for memory or gives some back."""
+    return _ALLOCATOR.match(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def is_release(name: str) -> bool:
+    """Whether an allocator call gives memory back."""
+    return is_allocator(name) and re.search(r"Free|Release|Unmap|Unregister", name) is not None
+
+
+@lru_cache(maxsize=65536)
+def is_module_load(name: str) -> bool:
+    """Whether this runtime call loads or compiles device code."""
+    return _MODULE_LOAD.match(name) is not None
+
+
+@lru_cache(maxsize=65536)
+def is_autotune(name: str) -> bool:
+    """Whether this range measures variants of a kernel."""
+    return _AUTOTUNE.match(name) is not None
+
+
+class Calls:
+    """Kinds of the host rows of one trace; each property is a mask aligned with `events`."""
+
+    def __init__(self, trace: Trace, host: Host, launches: Launches) -> None:
+        self.trace, self.host, self.launches = trace, host, launches
+
+    def _runtime(self, test: object) -> NDArray[np.bool_]:
+        named = self.trace.names_matching(test)[self.trace.name_codes]
+        mask: NDArray[np.bool_] = named & self.host.of_kind("runtime")
+        return mask
+
+    def _ranges(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+        named = self.trace.names_matching(lambda name: pattern.match(name) is not None)
+        host_row = np.zeros(len(self.trace.events), dtype=bool)
+        host_row[self.host.rows] = True
+        mask: NDArray[np.bool_] = named[self.trace.name_codes] & host_row
+        return mask
+
+    @cached_property
+    def synchronize(self) -> NDArray[np.bool_]:
+        return self._runtime(is_synchronize)
+
+    @cached_property
+    def blocking_copy(self) -> NDArray[np.bool_]:
+        """Copies whose call returned only after the copy itself had ended."""
+        copies = np.flatnonzero(self._runtime(lambda n: _COPY.match(n) is not None))
+        always = self._runtime(lambda n: _BLOCKING_COPY.match(n) is not None)
+        work = self.trace.rows("memcpy")
+        at = lookup(self.launches.launch[work], copies)
+        ended = np.where(
+            at == NONE, np.iinfo(np.int64).max, self.trace.end_ns[work[at]] if work.size else 0
+        )
+        mask = np.zeros(len(self.trace.events), dtype=bool)
+        mask[copies] = self.trace.end_ns[copies] >= ended
+        return mask | always
+
+    @cached_property
+    def blocking(self) -> NDArray[np.bool_]:
+        return self.synchronize | self.blocking_copy
+
+    @cached_property
+    def allocator(self) -> NDArray[np.bool_]:
+        return self._runtime(is_allocator)
+
+    @cached_property
+    def module_load(self) -> NDArray[np.bool_]:
+        return self._runtime(is_module_load)
+
+    @cached_property
+    def compiling(self) -> NDArray[np.bool_]:
+        return self._ranges(_COMPILE_RANGE)
+
+    @cached_property
+    def input(self) -> NDArray[np.bool_]:
+        return self._ranges(_INPUT)
+
+    @cached_property
+    def collecting(self) -> NDArray[np.bool_]:
+        return self._ranges(_COLLECTION)
+
+    def overhead_ranges(self, compiles: bool) -> tuple[Longs, Longs]:
+        """Starts and ends of the overhead rows that compile or load, or that are the profiler's."""
+        pattern = _OVERHEAD_COMPILE if compiles else _OVERHEAD_PROFILER
+        named = self.trace.names_matching(lambda name: pattern.match(name) is not None)
+        kind = self.trace.kind_codes == KIND_CODE["overhead"]
+        rows = np.flatnonzero(kind & named[self.trace.name_codes])
+        return self.trace.start_ns[rows], self.trace.end_ns[rows]
