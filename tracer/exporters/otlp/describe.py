@@ -1,0 +1,170 @@
+"""Attributes of spans: what the report says of a run, a step, a kernel, a finding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tracer.analysis import BUCKETS, GROUPS, Analysis
+from tracer.exporters.json_report import all_notes, plain
+from tracer.exporters.levels import step_sums, window_level
+from tracer.exporters.otlp import protobuf as pb
+from tracer.exporters.otlp.cells import Cells
+from tracer.exporters.otlp.names import short_kernel_name
+from tracer.findings import Finding
+
+Values = dict[str, pb.Value | None]
+
+
+def run_name(analysis: Analysis) -> str:
+    """`inference run`, `training run`: one of few, so that a viewer can list its operations."""
+    phases = {str(phase) for phase in analysis.steps["phase"].unique()}
+    if "training" in phases:
+        return "training run"
+    return "inference run" if phases & {"prefill", "decode", "mixed"} else "run"
+
+
+def run_attributes(analysis: Analysis) -> Values:
+    """The report's head: where it comes from, the window, the breakdown, what was not seen."""
+    window, meta = analysis.window, analysis.trace.meta
+    notes = [f"{note.rule}: {note.message}" for note in all_notes(analysis)]
+    return {
+        "tracer.world_size": meta.world_size,
+        "tracer.source.kind": meta.source_kind,
+        "tracer.source.path": meta.path,
+        "tracer.framework": meta.framework,
+        "tracer.integrity": analysis.integrity_status,
+        "tracer.notes": notes or None,
+        "tracer.wall_ns": window.wall_ns,
+        "tracer.busy_ns": window.busy_ns,
+        "tracer.idle_ns": window.idle_ns,
+        "tracer.between_steps_ns": window.between_steps_ns,
+        "tracer.devices": window.devices,
+        "tracer.kernels": window.kernels,
+        "tracer.launches": window.launches,
+        "tracer.steps": len(analysis.steps),
+        **_breakdown(analysis),
+        **{f"tracer.facts.{key}": fact(value) for key, value in analysis.facts.items()},
+    }
+
+
+def _breakdown(analysis: Analysis) -> Values:
+    if not analysis.accounted:
+        return {"tracer.breakdown": f"none: {analysis.breakdown_reason}"}
+    level = window_level(analysis)
+    sums = {group: level.group_ns(group) for group in GROUPS}
+    return {
+        **{f"tracer.{group}_ns": ns for group, ns in sums.items()},
+        **{f"tracer.{group}_ratio": level.ratio(ns) for group, ns in sums.items()},
+    }
+
+
+def step_values(analysis: Analysis, first: int, count: int) -> Values:
+    """Attributes of a span that stands for `count` steps from `first` on."""
+    rows = analysis.steps.iloc[first : first + count]
+    batch = rows["batch"].iloc[0] if rows["batch"].nunique() == 1 else -1
+    tokens, busy = rows["tokens"].to_numpy(), rows["busy_ns"].to_numpy()
+    walls = rows["wall_ns"].to_numpy()
+    return {
+        "tracer.step": first,
+        "tracer.step.name": str(rows["name"].iloc[0]) or None,
+        "tracer.step.source": str(rows["source"].iloc[0]) or None,
+        "tracer.step.warmup": bool(rows["warmup"].any()),
+        "tracer.step.batch": int(batch) if batch >= 0 else None,
+        "tracer.step.tokens": int(tokens.sum()) if (tokens >= 0).all() else None,
+        "tracer.wall_ns": int(walls.sum()),
+        "tracer.busy_ns": int(busy.sum()) if (busy >= 0).all() else None,
+        "tracer.count": count,
+        **_range_values(first, walls.tolist()),
+        **_step_breakdown(analysis, first, count),
+    }
+
+
+def _range_values(first: int, walls_ns: list[int]) -> Values:
+    """Of several steps: the last, and the slowest, which is the one to look at."""
+    if len(walls_ns) < 2:
+        return {}
+    longest = max(walls_ns)
+    return {
+        "tracer.step.last": first + len(walls_ns) - 1,
+        "tracer.step.slowest": first + walls_ns.index(longest),
+        "tracer.longest_ns": longest,
+    }
+
+
+def _step_breakdown(analysis: Analysis, first: int, count: int) -> Values:
+    if not analysis.accounted:
+        return {}
+    sums = step_sums(analysis)[first : first + count].sum(axis=0).tolist()
+    return {f"tracer.{group}_ns": ns for group, ns in zip(GROUPS, sums, strict=True)}
+
+
+def bucket_values(code: int) -> Values:
+    """Group and part."""
+    group, part = BUCKETS[code]
+    return {"tracer.group": group, "tracer.part": part}
+
+
+class KernelFacts:
+    """What the report says of each kernel name."""
+
+    def __init__(self, analysis: Analysis, cells: Cells) -> None:
+        rows = analysis.kernels
+        columns = [rows[c].tolist() for c in ("name", "bucket", "how", "library", "confidence")]
+        self._known = {
+            (str(name), int(bucket), str(how)): (str(library), float(confidence))
+            for name, bucket, how, library, confidence in zip(*columns, strict=True)
+        }
+        self._analysis, self._cells = analysis, cells
+        self._paths = [str(path) for path in analysis.modules["path"].tolist()]
+
+    def of_kind(self, kind: int, *, with_module: bool) -> tuple[str, Values]:
+        """Name and constant attributes of a kernel's span."""
+        kinds = self._cells.kinds
+        name = self._analysis.trace.names[int(kinds.name[kind])]
+        bucket, how = int(kinds.bucket[kind]), self._cells.how_names[int(kinds.how[kind])]
+        library, confidence = self._known.get((name, bucket, how), ("", None))
+        stream = int(kinds.stream[kind])
+        module = int(kinds.module[kind]) if with_module else -1
+        return short_kernel_name(name), {
+            "tracer.kernel.name": name,
+            **bucket_values(bucket),
+            "tracer.how": how,
+            "tracer.confidence": confidence,
+            "tracer.library": library or None,
+            "tracer.device": None if self._analysis.cpu_only else int(kinds.device[kind]),
+            "tracer.stream": stream if stream >= 0 else None,
+            "tracer.module": (self._paths[module] or "(model)") if module >= 0 else None,
+        }
+
+
+def fact(value: Any) -> pb.Value | None:
+    """A value as an attribute; what has parts goes as JSON."""
+    cleaned = plain(value)
+    if cleaned is None or isinstance(cleaned, (str, bool, int, float)):
+        return cleaned
+    return json.dumps(cleaned, ensure_ascii=False, sort_keys=True)
+
+
+def finding_event(finding: Finding, analysis: Analysis) -> bytes:
+    """A finding as an event, at the time of its costliest evidence."""
+    starts, where = analysis.trace.start_ns, finding.where
+    rows = [row for row in finding.events if 0 <= row < len(starts)]
+    values: Values = {
+        "tracer.finding.severity": finding.severity,
+        "tracer.finding.title": finding.title,
+        "tracer.finding.count": finding.count,
+        "tracer.finding.cost_ns": finding.cost_ns,
+        "tracer.finding.ratio": finding.ratio,
+        "tracer.finding.gain_ns": finding.gain_ns,
+        "tracer.finding.advice": finding.advice or None,
+        "tracer.finding.steps": finding.steps or None,
+        "code.file.path": where.file,
+        "code.line.number": where.line,
+        "code.function.name": where.function,
+        "tracer.module": where.module,
+        "tracer.operator": where.operator,
+        **{f"tracer.finding.detail.{key}": fact(value) for key, value in finding.detail.items()},
+    }
+    time_ns = int(starts[rows[0]]) if rows else analysis.window.start_ns
+    return pb.event(finding.rule, time_ns, values)

@@ -1,0 +1,88 @@
+"""What a run is a run of: resource attributes of service, host, process and GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from tracer.analysis import Analysis
+from tracer.exporters.otlp.protobuf import Value
+from tracer.version import VERSION
+
+SCOPE = "llm-stack-tracer"
+DEFAULT_SERVICE = "tracer"
+_VENDORS = ("NVIDIA", "AMD", "Intel")
+
+
+def resource_attributes(
+    analysis: Analysis,
+    *,
+    service_name: str | None = None,
+    extra: Mapping[str, Value] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Value | None]:
+    """Resource attributes of one recording. Arguments win over `OTEL_…` variables, and these over
+    what the recording says; what nobody knows is absent."""
+    variables = os.environ if environ is None else environ
+    given = {**environment_attributes(variables), **(extra or {})}
+    named = service_name or variables.get("OTEL_SERVICE_NAME") or given.get("service.name")
+    meta = analysis.trace.meta
+    return {
+        "service.name": named or DEFAULT_SERVICE,
+        "telemetry.sdk.name": SCOPE,
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.version": VERSION,
+        "host.name": socket.gethostname() if _live_here(analysis) else None,
+        "process.pid": _process(analysis),
+        **_hardware(analysis),
+        "tracer.rank": meta.rank,
+        "tracer.world_size": meta.world_size,
+        **{key: value for key, value in given.items() if key != "service.name"},
+    }
+
+
+def environment_attributes(environ: Mapping[str, str]) -> dict[str, Value]:
+    """`OTEL_RESOURCE_ATTRIBUTES`; a malformed value is discarded whole, as the standard says."""
+    parsed: dict[str, Value] = {}
+    for item in filter(None, (environ.get("OTEL_RESOURCE_ATTRIBUTES") or "").split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key.strip():
+            return {}
+        parsed[unquote(key.strip())] = unquote(value.strip())
+    return parsed
+
+
+def _live_here(analysis: Analysis) -> bool:
+    """A live capture that was not loaded from a file: this host is the one that was traced."""
+    meta = analysis.trace.meta
+    return meta.source_kind == "live" and meta.path is None
+
+
+def _process(analysis: Analysis) -> int | None:
+    found = {pid for pid in analysis.trace.table("threads")["pid"].tolist() if pid > 0}
+    return found.pop() if len(found) == 1 else None
+
+
+def _hardware(analysis: Analysis) -> dict[str, Value | None]:
+    """`hw.*` of the device that worked; of several only what they have in common."""
+    devices = analysis.trace.table("devices")
+    worked = devices[devices["device"].isin(analysis.work["device"].unique())]
+    names = {str(name) for name in worked["name"] if str(name)}
+    if len(names) != 1:
+        return {}
+    name = names.pop()
+    vendor = next((v for v in _VENDORS if re.match(rf"{v}\b", name, re.I)), None)
+    uuids = analysis.trace.meta.facts.get("device_uuids")
+    known = uuids if isinstance(uuids, Mapping) and len(worked) == 1 else {}
+    device = int(worked["device"].iloc[0])
+    uuid = known.get(device, known.get(str(device)))
+    return {
+        "hw.id": str(uuid) if uuid is not None else None,
+        "hw.type": "gpu",
+        "hw.name": name,
+        "hw.model": name[len(vendor) :].strip() if vendor else name,
+        "hw.vendor": vendor,
+    }
