@@ -33,6 +33,9 @@ _GRAPH_NODE_NS = 60
 _FAR_LONGER, _SHARE_OF_STEP = 20, 0.01
 # From this many samples on a median is taken.
 _ENOUGH = 8
+# No launch takes longer to reach an idle device than this many launch calls take the host; what
+# seems longer waited for work that was not recorded.
+_CALLS_A_LATENCY = 20
 # What is left after a launch call returned still counts as its latency up to this many medians.
 _SHORT_REST = 3
 
@@ -85,9 +88,10 @@ class GapView:
         self.in_graph = same & (self.launch != NONE)
         tail = self.gaps.after == NONE
         has_host = bool(work.host.rows.size)
-        self.unlinked = ((self.launch == NONE) & ~tail) | (tail & (not has_host))
+        early = self._launched_early()
+        self.unlinked = ((self.launch == NONE) & ~tail & ~early) | (tail & (not has_host))
         linked = ~self.unlinked & ~tail
-        self.device_side = linked & (self.in_graph | (self.launch_end <= self.begin))
+        self.device_side = linked & (early | self.in_graph | (self.launch_end <= self.begin))
         self.late = (linked & ~self.device_side) | (tail & has_host)
         self.learned = self._learn()
         of_event = self.trace.events["thread"].to_numpy()
@@ -150,6 +154,20 @@ class GapView:
         """Of the launch; of the end of the gap where nothing was launched after it."""
         return np.where(self.launch == NONE, self.finish, times[np.maximum(self.launch, 0)])
 
+    def _launched_early(self) -> NDArray[np.bool_]:
+        """The next work was launched before the recording: it runs before all whose launch is
+        known, or its correlation is older than that of every recorded call. The host was in time."""
+        work = self.context.work
+        starts = self.trace.start_ns[work.event]
+        correlation = self.trace.events["correlation"].to_numpy()
+        calls = correlation[work.launches.launching]
+        calls = calls[calls >= 0]
+        known = starts[work.launch != NONE]
+        before = starts < (int(known.min()) if known.size else 0)
+        older = correlation[work.event] < (int(calls.min()) if calls.size else 0)
+        orphan = work.orphaned & (before | older)
+        return take(orphan.astype(np.int64), self.gaps.after) == 1
+
     def _learn(self) -> Learned:
         launches = self.context.work.launches
         length = self.finish - self.begin
@@ -159,9 +177,18 @@ class GapView:
         latency = (self.finish - self.launch_start)[first]
         return Learned(
             int(np.percentile(back_to_back, 99)) if back_to_back.size >= 30 else 0,
-            int(np.median(latency)) if latency.size >= _ENOUGH else self._least_delay(),
+            min(
+                int(np.median(latency)) if latency.size >= _ENOUGH else self._least_delay(),
+                _CALLS_A_LATENCY * self._call_cost(),
+            ),
             self._pace(),
         )
+
+    def _call_cost(self) -> int:
+        """Median time that a launch holds the host."""
+        rows = np.flatnonzero(self.context.work.launches.launching)
+        cost = self.trace.end_ns[rows] - self.trace.start_ns[rows]
+        return int(np.median(cost)) if cost.size else 0
 
     def _least_delay(self) -> int:
         """With few late launches: the shortest time from any launch to its work."""
