@@ -1,0 +1,1 @@
+"""Memory arithmetic and speed limits of a transformer, from its config: no trace, no GPU needed."""
