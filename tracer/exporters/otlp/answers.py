@@ -57,7 +57,7 @@ _GRPC_HINTS = {
 # Messages of gRPC in C++, Go, Java and Rust for a request over the server's limit.
 _TOO_LARGE_TEXT = re.compile(r"(message|length|size|bytes).*(larg|exceed|limit|max)", re.I | re.S)
 # Seen when the other side speaks another protocol than the request.
-_NO_GRPC_TEXT = re.compile(r"http1|HTTP/1|http2 settings|http/2 settings|preface|400", re.I)
+_NO_GRPC_TEXT = re.compile(r"http1|HTTP/1\.|parsing HTTP/2|SETTINGS frame|preface", re.I)
 _MAX_REASON = 300
 
 
@@ -159,11 +159,12 @@ def grpc_answer(code: str, details: str, retry_after_s: float | None, sent: bool
         return Answer(Verdict.SPLIT, said)
     if code == "RESOURCE_EXHAUSTED" and retry_after_s is not None:
         return Answer(Verdict.RETRY, said, retry_after_s=retry_after_s, throttled=True)
+    if code == "UNAVAILABLE" and _NO_GRPC_TEXT.search(details):
+        hint = "is this an HTTP receiver? use --protocol http/protobuf"
+        return Answer(Verdict.REFUSED, f"{said} ({hint})")
     if code in _RETRY_CODES:
-        if code == "UNAVAILABLE" and _NO_GRPC_TEXT.search(details):
-            said += " (is this an HTTP receiver? use --protocol http/protobuf)"
         return Answer(Verdict.RETRY, said, retry_after_s=retry_after_s, uncertain=sent)
     if code == "INVALID_ARGUMENT":
         return Answer(Verdict.BAD_BATCH, said)
-    hint = _GRPC_HINTS.get(code)
-    return Answer(Verdict.REFUSED, f"{said} ({hint})" if hint else said)
+    advice = _GRPC_HINTS.get(code)
+    return Answer(Verdict.REFUSED, f"{said} ({advice})" if advice else said)

@@ -108,6 +108,10 @@ class Pace:
         """The receiver takes no message of this size, now or later."""
         self._max_bytes = max(body_bytes // 2, 1)
 
+    def forget_size(self) -> None:
+        """One span alone was too large: that says nothing about messages of others."""
+        self._max_bytes = None
+
 
 @dataclass(frozen=True)
 class _Parcel:
@@ -174,6 +178,7 @@ class Courier:
             self._pace.too_large(len(batch.body))
             waiting.append(parcel)
         elif answer.verdict in (Verdict.SPLIT, Verdict.BAD_BATCH):
+            self._pace.forget_size()
             self._reject(batch, answer.reason)
         else:
             self._over = answer.reason

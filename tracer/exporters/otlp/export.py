@@ -133,23 +133,6 @@ def send_file(path: Path, arguments: Arguments, delivery: Delivery) -> DeliveryR
     return run.send(read_batches(path))
 
 
-def write_file(
-    analyses: Sequence[Analysis],
-    content: Content,
-    path: Path,
-    environ: Mapping[str, str] | None = None,
-) -> int:
-    """Write the spans to an OTLP file in place of sending them; the number of spans."""
-    _check(content, Delivery())
-    keeper = Keeper(path)
-    for recording in plan_recordings(analyses, content, environ):
-        for batch in recording.batches():
-            keeper.keep(batch)
-    if keeper.close() is None:
-        raise UsageError(keeper.failure or f"nothing to write to {path}")
-    return keeper.spans
-
-
 class _Run:
     """One delivery: its clock, its courier and the file of what is left."""
 

@@ -241,8 +241,8 @@ class GrpcTransport:
             ("grpc.enable_retries", 0),
             # The channel's own pauses would outlast a receiver that appears a moment later.
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 500),
+            ("grpc.min_reconnect_backoff_ms", 5000),  # in truth the time that connecting may take
         ]
         if target.loopback:
             options.append(("grpc.enable_http_proxy", 0))
@@ -290,7 +290,7 @@ class GrpcTransport:
 
 
 _TLS_WORDS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "handshake failed", "Handshake")
-_NOT_SENT_WORDS = ("failed to connect", "dns resolution failed", "address", "name resolution")
+_NOT_SENT_WORDS = ("failed to connect", "dns resolution failed", "name resolution")
 
 
 def _retry_delay(error: Any) -> float | None:
