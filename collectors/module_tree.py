@@ -131,6 +131,7 @@ def _is_linear(module: nn.Module) -> bool:
 class _Root:
     label: str  # the first part of its names; "" for none
     module: weakref.ref[nn.Module]
+    called: weakref.ref[nn.Module]  # the wrapper around it that was called, or itself
     type: str
     rescans: int = 0
 
@@ -184,8 +185,9 @@ class ModuleTree:
 
     @property
     def roots(self) -> list[nn.Module]:
-        """The roots that still live, in order of their first call."""
-        return [module for root in self._roots if (module := root.module()) is not None]
+        """The roots that still live, in their wrappers, in order of their first call."""
+        modules = [root.called() or root.module() for root in self._roots]
+        return [module for module in modules if module is not None]
 
     def add(self, module: nn.Module) -> None:
         """Name the modules of a root."""
@@ -197,7 +199,7 @@ class ModuleTree:
             root = self._find(inner)
             if root is None:
                 label = self._label(inner, contained)
-                root = _Root(label, weakref.ref(inner), type_name(inner))
+                root = _Root(label, weakref.ref(inner), weakref.ref(module), type_name(inner))
                 self._roots.append(root)
             self._name(members, root.label, contained)
             self._roots = [known for known in self._roots if known not in contained]

@@ -1,0 +1,106 @@
+"""What the process does beside its kernels: garbage collections, and the children it starts."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing.process
+import os
+import subprocess
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracer.events import SIDE_TABLES, make_table
+
+
+class Collections:
+    """Automatic and explicit runs of Python's garbage collector, in any thread."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, int] = {}
+        # Plain integers: a container that the collector tracks would make it run more often.
+        self._rows = array("q")
+
+    def start(self) -> None:
+        gc.callbacks.append(self._note)
+
+    def close(self) -> None:
+        if self._note in gc.callbacks:
+            gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        thread = threading.get_ident()
+        if phase == "start":
+            self._started[thread] = time.time_ns()
+            return
+        start_ns = self._started.pop(thread, None)
+        if start_ns is not None:
+            self._rows.extend((start_ns, time.time_ns(), info.get("generation", -1)))
+
+    def table(self) -> pd.DataFrame:
+        """The `collections` table, in order of start."""
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3)
+        return make_table(
+            SIDE_TABLES["collections"],
+            {
+                "start_ns": rows[:, 0],
+                "end_ns": rows[:, 1],
+                "generation": rows[:, 2].astype(np.int32),
+            },
+        )
+
+
+class Children:
+    """Processes that this one starts while the trace lives, also those that end before it does."""
+
+    def __init__(self) -> None:
+        self._pids: dict[int, None] = {}
+        self._patches: list[tuple[type, str, Any, Any]] = []
+
+    def start(self) -> None:
+        self._patch(multiprocessing.process.BaseProcess, "start")
+        self._patch(subprocess.Popen, "__init__")
+
+    def _patch(self, owner: type, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+        pids = self._pids
+
+        def call(process: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(process, *args, **kwargs)
+            pid = getattr(process, "pid", None)
+            if isinstance(pid, int):
+                pids[pid] = None
+            return result
+
+        call.__wrapped__ = original  # type: ignore[attr-defined]
+        self._patches.append((owner, name, original, call))
+        setattr(owner, name, call)
+
+    def close(self) -> None:
+        while self._patches:
+            owner, name, original, call = self._patches.pop()
+            if vars(owner).get(name) is call:
+                setattr(owner, name, original)
+        self._pids.update(dict.fromkeys(living_children()))
+
+    @property
+    def pids(self) -> list[int]:
+        """In order of their start."""
+        return list(self._pids)
+
+
+def living_children() -> list[int]:
+    """Children of this process that live now, where the system tells."""
+    pids: list[int] = []
+    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        try:
+            pids += [int(pid) for pid in path.read_text().split()]
+        except OSError:  # the thread has just ended
+            continue
+    return pids

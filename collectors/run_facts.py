@@ -1,0 +1,222 @@
+"""What a live run was: versions, devices, and what its models resolved to."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tracer.collectors.module_tree import dtype_name, logical_numel, parameters_of, unwrap
+
+# The engine that ran the model, the most telling first: module loaded -> name.
+_ENGINES = ("vllm", "sglang", "tensorrt_llm", "deepspeed", "transformers")
+_PACKAGES = ("transformers", "peft", "accelerate", "triton", "bitsandbytes", "flash_attn", "vllm")
+# Numbers of a configuration that say how much work a token is.
+_CONFIG_FIELDS = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "sliding_window",
+    "tie_word_embeddings",
+)
+
+
+def collect_facts(roots: Iterable[nn.Module]) -> dict[str, Any]:
+    """The facts of a run with these root modules; one that is not known is None or absent."""
+    models = list(roots)
+    return {
+        "attention_implementation": attention_implementation(models),
+        "dtypes": dtypes(models),
+        "quantization": quantization(models),
+        "compile_mode": next(filter(None, map(compile_mode, models)), None),
+        "engine": next((name for name in _ENGINES if name in sys.modules), None),
+        "versions": versions(),
+        "gpus": gpu_names(),
+        "models": [model_facts(model) for model in models],
+    }
+
+
+def _config(model: nn.Module) -> Any:
+    return vars(unwrap(model)).get("config")
+
+
+def attention_implementation(models: Iterable[nn.Module]) -> str | None:
+    """What the first model with a choice resolved to, however it was asked for."""
+    for model in models:
+        resolved = getattr(_config(model), "_attn_implementation", None)
+        if isinstance(resolved, str):
+            return resolved
+    return None
+
+
+def dtypes(models: Iterable[nn.Module]) -> dict[str, int]:
+    """Weights of each type, the commonest first."""
+    counts: dict[str, int] = {}
+    for parameter in parameters_of(models):
+        name = dtype_name(parameter)
+        counts[name] = counts.get(name, 0) + logical_numel(parameter)
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def quantization(models: Iterable[nn.Module]) -> str | None:
+    """How weights are quantized: the configuration's word, else the class of a packed weight."""
+    for model in models:
+        stated: Any = getattr(_config(model), "quantization_config", None)
+        if isinstance(stated, Mapping):
+            method = stated.get("quant_method")
+        else:
+            method = getattr(stated, "quant_method", None)
+        if method is not None:
+            return str(getattr(method, "value", method))
+    classes = (type(parameter).__name__ for parameter in parameters_of(models))
+    return next((name for name in classes if name not in _PLAIN_PARAMETERS), None)
+
+
+_PLAIN_PARAMETERS = frozenset({"Parameter", "Tensor", "DTensor", "UninitializedParameter"})
+
+
+# Where `torch.compile` leaves a compiled call in a module's own attributes.
+_COMPILED = ("_compiled_call_impl", "_compiled_call", "forward")
+
+
+def compile_mode(model: nn.Module) -> str | None:
+    """The mode of `torch.compile`, of a compiled model or of the first compiled part of one."""
+    for module in model.modules():
+        own = vars(module)
+        asks = [own.get("get_compiler_config")]
+        asks += [getattr(own.get(name), "get_compiler_config", None) for name in _COMPILED]
+        ask = next((ask for ask in asks if callable(ask)), None)
+        if ask is not None:
+            return _mode_of(ask)
+    return None
+
+
+def _mode_of(ask: Callable[[], Any]) -> str:
+    config = ask()
+    if not isinstance(config, Mapping):
+        return "default"
+    tunes, graphs = bool(config.get("max_autotune")), bool(config.get("triton.cudagraphs"))
+    if tunes:
+        return "max-autotune" if graphs else "max-autotune-no-cudagraphs"
+    return "reduce-overhead" if graphs else "default"
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the run used; only what is loaded."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    if torch.version.hip:
+        found["hip"] = torch.version.hip
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found.update(_device_versions())
+    return found
+
+
+def _device_versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    if cudnn:
+        found["cudnn"] = str(cudnn)
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    driver = _driver_version()
+    if driver:
+        found["driver"] = driver
+    return found
+
+
+def _driver_version() -> str:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # the driver's library: without it the version is not known
+        return ""
+    try:
+        version = pynvml.nvmlSystemGetDriverVersion()
+        return version.decode() if isinstance(version, bytes) else str(version)
+    except pynvml.NVMLError:
+        return ""
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def gpu_names() -> list[str]:
+    """The devices that the framework sees, when it uses any."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return []
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def model_facts(model: nn.Module) -> dict[str, Any]:
+    """Size and shape of one model."""
+    inner = unwrap(model)
+    parameters = parameters_of([inner])
+    config = _config(model)
+    shape = {name: _plain(getattr(config, name, None)) for name in _CONFIG_FIELDS}
+    return {
+        "type": type(inner).__name__,
+        "parameters": sum(map(logical_numel, parameters)),
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "training": inner.training,
+        **{name: value for name, value in shape.items() if value is not None},
+    }
+
+
+def _plain(value: Any) -> int | str | bool | None:
+    return value if isinstance(value, (int, str, bool)) else None
+
+
+# Counters of the caching allocator that say something when they grow inside the trace.
+_COUNTERS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free")
+_SIZES = {
+    "peak_allocated_bytes": "allocated_bytes.all.peak",
+    "peak_reserved_bytes": "reserved_bytes.all.peak",
+    "allocated_bytes": "allocated_bytes.all.current",
+    "reserved_bytes": "reserved_bytes.all.current",
+    "inactive_split_bytes": "inactive_split_bytes.all.current",
+}
+
+
+def allocator_counters() -> dict[int, dict[str, int]]:
+    """Counters of the caching allocator of each device; none before a device is used."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    return {
+        device: {name: int(stats.get(name, 0)) for name in (*_COUNTERS, *_SIZES.values())}
+        for device in range(torch.cuda.device_count())
+        if (stats := torch.cuda.memory_stats(device)).get("allocated_bytes.all.peak")
+    }
+
+
+def allocator_facts(
+    before: Mapping[int, Mapping[str, int]], after: Mapping[int, Mapping[str, int]]
+) -> list[dict[str, int]]:
+    """What the allocator did inside the trace, for each device. Peaks are those of the process."""
+    return [
+        {
+            "device": device,
+            **{name: counts[name] - before.get(device, {}).get(name, 0) for name in _COUNTERS},
+            **{name: counts[key] for name, key in _SIZES.items()},
+        }
+        for device, counts in after.items()
+    ]
