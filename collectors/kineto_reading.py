@@ -1,0 +1,92 @@
+"""A file's events into columns: chunk by chunk the fast way, what is left over the careful way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any
+
+from tracer.collectors.kineto_columns import Columns
+from tracer.collectors.kineto_header import read_header
+from tracer.collectors.kineto_loose import LooseReader, Remarks
+from tracer.collectors.kineto_salvage import Piece, split_end, without_cut_event
+from tracer.collectors.kineto_scan import ScanReader
+from tracer.collectors.kineto_stream import Chunk, TextStream, open_source
+from tracer.collectors.sniff import READS
+from tracer.errors import NotATraceError
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Reading:
+    """What one file gave, unsorted. `cut`: its end is missing."""
+
+    columns: Columns = field(default_factory=Columns)
+    remarks: Remarks = field(default_factory=Remarks)
+    header: Mapping[str, Any] = field(default_factory=dict)
+    cut: bool = False
+
+
+class EventReader:
+    """Takes chunks in the order of the file. `careful` leaves out the fast way."""
+
+    def __init__(self, *, careful: bool = False, keep_flows: bool = False) -> None:
+        self.columns = Columns()
+        self.remarks = Remarks()
+        self._scan = None if careful else ScanReader(self.columns, self.remarks)
+        self._loose = LooseReader(self.columns, self.remarks, keep_flows=keep_flows)
+        self._order = 0
+
+    def read_chunk(self, chunk: Chunk) -> None:
+        """Read whole events."""
+        if self._scan is None:
+            text = bytes(chunk.text.raw[chunk.begin : chunk.end])
+            self.read_text(text, chunk.base + chunk.begin)
+            return
+        left = self._scan.read(chunk, self._order)
+        self._order += left.orders
+        self._loose.read(left.pieces)
+
+    def read_text(self, text: bytes, offset: int) -> None:
+        """Read the events of a text one by one."""
+        self._loose.read([Piece(self._order, offset, text)])
+        self._order += 1
+
+    def finish(self) -> None:
+        """No more comes."""
+        self._loose.finish()
+
+
+def read_file(
+    path: str | PathLike[str],
+    *,
+    progress: Progress | None = None,
+    max_bytes: int | None = None,
+    careful: bool = False,
+    keep_flows: bool = False,
+) -> Reading:
+    """Read all events of a file."""
+    source, size = open_source(path)
+    after_read = None if progress is None else lambda: progress(source.position(), size)
+    stream = TextStream(source, max_bytes=max_bytes, after_read=after_read)
+    reader = EventReader(careful=careful, keep_flows=keep_flows)
+    for chunk in stream.chunks():
+        reader.read_chunk(chunk)
+    if not stream.found:
+        raise NotATraceError(f"{path}: JSON without a list of events (traceEvents); {READS}")
+    tail = read_rest(reader, stream.rest, stream.rest_offset)
+    reader.finish()
+    header = read_header(stream.head, tail or b"")
+    return Reading(reader.columns, reader.remarks, header, tail is None or source.cut)
+
+
+def read_rest(reader: EventReader, rest: bytes, offset: int) -> bytes | None:
+    """Read the last events; the result is what follows their list, None where the end is missing."""
+    events, tail = split_end(rest)
+    if tail is None:
+        events = without_cut_event(events)
+    if events.strip():
+        reader.read_text(events, offset)
+    return tail

@@ -1,0 +1,200 @@
+"""What a file is, judged by its first bytes: which reader takes it, or what to do with it instead.
+
+A reader joins by giving its format a `reader` in the table, which is tried from top to bottom.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from tracer.errors import EmptyTraceError, InputError, NotATraceError, TracerError
+
+HEAD_BYTES = 1 << 16
+_GZIP = b"\x1f\x8b"
+READS = "this build reads PyTorch profiler traces (.json, .json.gz)"
+
+Test = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file. `reader` is the function that reads it, as "module:function"; where there is
+    none, `advice` says what to do with such a file."""
+
+    name: str
+    title: str
+    test: Test
+    advice: str = ""
+    reader: str | None = None
+
+    def refusal(self, path: str | PathLike[str]) -> TracerError:
+        """The error for a file of this format, in one line."""
+        if self.name == "empty":
+            return EmptyTraceError(f"{path}: the file is empty")
+        return NotATraceError(f"{path}: {self.title}; {self.advice or READS}")
+
+
+def _starts(*magic: bytes) -> Test:
+    return lambda head: head.startswith(magic)
+
+
+def _matches(pattern: bytes) -> Test:
+    found = re.compile(pattern, re.DOTALL | re.IGNORECASE)
+    return lambda head: found.match(head) is not None
+
+
+def _all_of(*tests: Test) -> Test:
+    return lambda head: all(test(head) for test in tests)
+
+
+def _holds(*words: bytes) -> Test:
+    return lambda head: any(word in head for word in words)
+
+
+def _at(offset: int, magic: bytes) -> Test:
+    return lambda head: head[offset : offset + len(magic)] == magic
+
+
+def _is_binary(head: bytes) -> bool:
+    return b"\0" in head[:512]
+
+
+_PICKLE = _matches(rb"\x80[\x02-\x05][}\](\x95cX]")
+_SPACE = rb"(?:\xef\xbb\xbf)?\s*"
+_UNPACK = "unpack it and give the trace inside"
+_NO_TIMELINE = f"no timeline; {READS}"
+
+FORMATS: tuple[Format, ...] = (
+    Format("empty", "an empty file", lambda head: not head),
+    Format(
+        "git-lfs",
+        "a Git LFS pointer, not the file itself",
+        _starts(b"version https://git-lfs"),
+        "fetch the content with `git lfs pull`",
+    ),
+    Format(
+        "html",
+        "an HTML page",
+        _matches(_SPACE + rb"<(?:!doctype html|html|head|body)\b"),
+        "the download went wrong: fetch the file itself",
+    ),
+    Format("xml", "an XML document", _matches(_SPACE + rb"<\?xml\b")),
+    Format(
+        "nsys-report",
+        "an Nsight Systems report",
+        _starts(b"NVIDIA Tegra Profiler Report", b"QDSTRM"),
+        "export it first: nsys export --type sqlite FILE",
+    ),
+    Format(
+        "nsys-sqlite",
+        "an Nsight Systems export (SQLite)",
+        _all_of(_starts(b"SQLite format 3\0"), _holds(b"CUPTI_", b"StringIds", b"TARGET_INFO")),
+    ),
+    Format("sqlite", "an SQLite database", _starts(b"SQLite format 3\0")),
+    Format(
+        "memory-snapshot",
+        "a pickled memory snapshot",
+        _all_of(_PICKLE, _holds(b"segments", b"device_traces")),
+        _NO_TIMELINE,
+    ),
+    Format(
+        "flight-recorder",
+        "a flight-recorder dump",
+        _all_of(_PICKLE, _holds(b"pg_config", b"nccl_version", b"comm_lib_version")),
+        "it is read with its ranks: give its directory to `tracer ranks`",
+    ),
+    Format("pickle", "a Python pickle, which is never loaded", _PICKLE),
+    Format("zip", "a zip archive", _starts(b"PK\x03\x04", b"PK\x05\x06"), _UNPACK),
+    Format("tar", "a tar archive", _at(257, b"ustar"), _UNPACK),
+    Format("zstd", "compressed with zstd", _starts(b"\x28\xb5\x2f\xfd"), "unpack it: unzstd FILE"),
+    Format("xz", "compressed with xz", _starts(b"\xfd7zXZ\0"), "unpack it: unxz FILE"),
+    Format("bzip2", "compressed with bzip2", _matches(rb"BZh[1-9]"), "unpack it: bunzip2 FILE"),
+    Format("gzip", "compressed twice with gzip", _starts(_GZIP), "unpack it once: gunzip FILE"),
+    Format("parquet", "a Parquet table", _starts(b"PAR1"), "give the directory of the saved run"),
+    Format(
+        "utf-16",
+        "text in UTF-16",
+        _starts(b"\xff\xfe", b"\xfe\xff"),
+        "save it as UTF-8: iconv -f UTF-16 -t UTF-8",
+    ),
+    Format("binary", "a binary file", _is_binary),
+    Format(
+        "rocprof-json",
+        "a rocprofv3 JSON",
+        _matches(_SPACE + rb'\{\s*"rocprofiler-sdk-tool"'),
+    ),
+    Format(
+        "rocprof-csv",
+        "a rocprofv3 CSV",
+        _matches(_SPACE + rb'"?(?:Kind|Domain)"?,"?(?:Agent_Id|Function|Operation)"?,'),
+    ),
+    Format(
+        "execution-trace",
+        "a PyTorch execution trace (operators and tensors, no times on the device)",
+        _all_of(
+            _matches(_SPACE + rb'\{\s*"schema"\s*:\s*"'),
+            _holds(b'"nodes"'),
+            lambda head: b'"traceEvents"' not in head,
+        ),
+        "give the profiler's trace of the same run",
+    ),
+    Format(
+        "memory-timeline",
+        "a memory timeline (a list of allocations)",
+        _matches(_SPACE + rb"\[\s*\[\s*-?\d"),
+        _NO_TIMELINE,
+    ),
+    Format(
+        "torch-trace",
+        "a TORCH_TRACE log of the compiler (JSON lines)",
+        _matches(rb'(?:[VIWE]\d{4} [^\n]*\{|\{"[^\n]*\}\r?\n\{")'),
+        _NO_TIMELINE,
+    ),
+    Format(
+        "kineto",
+        "a PyTorch profiler trace",
+        _matches(_SPACE + rb"(?:\{|\[\s*(?:\{|\]?\s*$))"),
+        reader="tracer.collectors.kineto:read_kineto",
+    ),
+    Format("csv", "a table of comma-separated values", _matches(rb'[^\n]*"?,"?[^\n]*,[^\n]*\n')),
+    Format("text", "no JSON", lambda _head: True),
+)
+
+
+def sniff(path: str | PathLike[str]) -> Format:
+    """The format of a file, gzipped or not. Raises what a user must know when it cannot be read."""
+    head = read_head(path)
+    return next(known for known in FORMATS if known.test(head))
+
+
+def read_head(path: str | PathLike[str]) -> bytes:
+    """The first bytes of the file's content, unpacked when it is gzipped."""
+    try:
+        if Path(path).is_dir():
+            raise NotATraceError(f"{path}: a directory; give a file in it")
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return _unzipped(head) if head.startswith(_GZIP) else head
+
+
+def unreadable(path: str | PathLike[str], error: OSError) -> InputError:
+    """The error for a file that the system does not give us."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path}: there is no such file")
+    if isinstance(error, PermissionError):
+        return InputError(f"{path}: no permission to read it")
+    return InputError(f"{path}: cannot be read ({error.strerror or error})")
+
+
+def _unzipped(head: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""
