@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKET_CODE, HOW, TRANSFER, UNATTRIBUTED
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.intervals import NONE, Longs, take
-from tracer.analyzers.kernel_names import KernelName, describe
+from tracer.analyzers.kernel_table import KernelName, describe
 from tracer.analyzers.modules import ModuleTree
 from tracer.analyzers.operator_names import operator_role
 from tracer.analyzers.roles import Roles, find_roles

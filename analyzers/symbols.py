@@ -27,6 +27,9 @@ _SCOPE = re.compile(r" ?:: ?")
 _MANGLED = re.compile(r"L[a-z]n?\d+E?|(DF16b)|(DF16_)|S[0-9A-Z]*_|T\d*_|(\d+)|.")
 
 
+_TELLING = 400  # characters
+
+
 @dataclass(frozen=True)
 class Symbol:
     """A kernel's qualified name and the text of its template arguments, as they are written."""
@@ -41,8 +44,8 @@ class Symbol:
 
     @cached_property
     def argument_words(self) -> str:
-        """The template arguments in lower case, words apart."""
-        return split_words(self.arguments)
+        """The first template arguments in lower case, words apart; the rest repeats them."""
+        return split_words(self.arguments[:_TELLING])
 
 
 def read_symbol(raw: str) -> Symbol:
@@ -200,10 +203,14 @@ _LAMBDA = re.compile(r"(?:::)?(?:\{[^{}]*\}|\[[^\[\]]*\]|operator\b|\bconst\b|#\
 _NAMESPACE = re.compile(r"\b(?:[A-Za-z_]\w*::)+(?=\w)")
 _LITERAL_SUFFIX = re.compile(r"\b(\d+)(?:ul|u|l)\b")
 _UNSIGNED = re.compile(r"\bunsigned ")
+_LOOSE_ENDS = re.compile(r"(?:\s*::)?\s*(?=[,<>]|$)")
 _TILE = re.compile(r"cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)>")
 _TENSILE = re.compile(r"^(Custom_)?(Cijk_\w+?_\w+?_\w+?)_.*?(MT\d+x\d+x\d+)")
+_NO_FUNCTOR = re.compile(r"\s*(?:\d+|\w*TensorList\w*|\w*Metadata\b.*)(?:<.*)?$")
 _LOOPS = re.compile(r"elementwise_kernel|reduce_kernel|multi_tensor_apply")
-_GENERIC = frozenset({"kernel", "Kernel", "Kernel2", "device_kernel", "kentry", "run", "main_kernel"})
+_GENERIC = frozenset(
+    {"kernel", "Kernel", "Kernel2", "device_kernel", "kentry", "run", "main_kernel"}
+)
 
 
 def short_name(raw: str) -> str:
@@ -232,7 +239,8 @@ def _short_arguments(symbol: Symbol) -> str:
         return f"GemmUniversal {'x'.join(tiles[min(1, len(tiles) - 1)])}"
     text = _simplify(text)
     if _LOOPS.search(symbol.name):
-        text = next((part for part in _split_top(text) if not part.strip().isdigit()), text)
+        functors = (part for part in _split_top(text) if not _NO_FUNCTOR.match(part))
+        text = next(functors, text)
     return text.strip()
 
 
@@ -244,7 +252,7 @@ def _simplify(text: str) -> str:
         text = inner
     text = _NAMESPACE.sub("", _LAMBDA.sub("", text))
     text = _LITERAL_SUFFIX.sub(r"\1", _UNSIGNED.sub("u", text))
-    return re.sub(r"\s*::\s*(?=[,<>]|$)", "", text)
+    return _LOOSE_ENDS.sub("", text)
 
 
 def _split_top(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tracer.analyzers.attribution import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Work, range_operation
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.intervals import Longs, lookup, take
-from tracer.analyzers.kernel_names import describe
+from tracer.analyzers.kernel_table import describe
 from tracer.analyzers.modules import ModuleTree
 from tracer.events import KIND_CODE, Trace
 
