@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tracer.errors import InputError, NotATraceError
 
@@ -16,25 +16,27 @@ if TYPE_CHECKING:
 ProgressCall = Callable[[int, int], None]
 
 RUN_MARKER = "meta.json"
-# Format, as `collectors.sniff` names it -> where its reader is: `read(path, progress=...)`.
-READERS: Mapping[str, str] = {
-    "kineto": "tracer.collectors.kineto:read_kineto",
-}
+
+
+class Reader(Protocol):
+    """What reads a file of one format."""
+
+    def __call__(self, path: Path, /, *, progress: ProgressCall | None) -> Trace: ...
 
 
 def open_source(path: str | Path, progress: ProgressCall | None = None) -> Trace:
     """Read one recording: a saved run (a directory) or a file of a known format."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file or directory")
+        raise InputError(f"{path}: there is no such file or directory")
     if path.is_dir():
-        return _open_directory(path)
-    return _reader(sniffed_format(path))(path, progress=progress)
+        return _open_run(path)
+    return _reader_of(path)(path, progress=progress)
 
 
-def _open_directory(path: Path) -> Trace:
+def _open_run(path: Path) -> Trace:
     if not is_run(path):
-        raise NotATraceError(f"{path}: a directory without a saved run (no {RUN_MARKER})")
+        raise NotATraceError(f"{path}: a directory that is no saved run (it has no {RUN_MARKER})")
     from tracer.store import load_run
 
     return load_run(path)
@@ -45,20 +47,15 @@ def is_run(path: Path) -> bool:
     return (path / RUN_MARKER).is_file()
 
 
-def sniffed_format(path: Path) -> str:
-    """The name of the format of a file; an error names a file that is no timeline."""
+def _reader_of(path: Path) -> Reader:
+    """The reader of the file's format; an error says what a file is that none reads."""
     from tracer.collectors.sniff import sniff
 
-    return str(sniff(path))
-
-
-def _reader(format_name: str) -> Any:
-    home = READERS.get(format_name)
-    if home is None:
-        known = ", ".join(READERS)
-        raise NotATraceError(f"format {format_name} cannot be read; known are {known}")
-    module, _, name = home.partition(":")
-    return getattr(import_module(module), name)
+    known = sniff(path)
+    if known.reader is None:
+        raise known.refusal(path)
+    module, _, name = known.reader.partition(":")
+    return cast(Reader, getattr(import_module(module), name))
 
 
 def find_sources(path: str | Path) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracer.commands.output import Progress, say, wants_color, write_report
-from tracer.errors import DeliveryError, NotATraceError, TracerError, UsageError
+from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -157,7 +157,12 @@ def _analyse(path: Path) -> Analysis:
     with Progress(f"reading {path.name}") as progress:
         trace = open_source(path, progress)
         progress.stage("accounting")
-        return analyze(trace)
+        analysis = analyze(trace)
+    if not analysis.window.wall_ns and analysis.accounted:
+        raise EmptyTraceError(
+            f"{path}: it holds no operator, launch or device work of a known kind"
+        )
+    return analysis
 
 
 def _as_text(opened: Opened, width: int | None) -> str:

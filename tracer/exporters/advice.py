@@ -26,10 +26,10 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
     ("ffn", "projection"): _MATMUL,
     ("ffn", "activation"): _FUSE,
     ("ffn", "router"): _FUSE,
-    (
-        "ffn",
-        "experts",
-    ): "A grouped or fused expert kernel, and larger batches for each expert, cut it",
+    ("ffn", "experts"): (
+        "More tokens for each expert (a larger batch) and lower precision cut it; a loop over the "
+        "experts is better grouped into one kernel"
+    ),
     ("ffn", "dequantize"): "Use a kernel that multiplies the quantized weights directly",
     ("other", "norm"): _FUSE,
     ("other", "embedding"): _FUSE,
@@ -58,14 +58,14 @@ TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory
 
 # Why the device was idle, in words.
 IDLE_NAMES: Mapping[str, str] = {
-    "launch": "the launching of kernels one by one",
+    "launch": "launching work, operator by operator",
     "sync": "waits of the host for the GPU",
     "host": "host work outside operators",
     "input": "waiting for input",
     "allocator": "the allocator's calls to the driver",
     "compile": "compiling and planning",
     "gc": "Python's garbage collector",
-    "graph_launch": "the launching of graphs",
+    "graph_launch": "launching graphs",
     "device": "dependencies and the draining of queues on the GPU itself",
     "profiler": "the profiler",
 }
@@ -82,7 +82,9 @@ IDLE_ADVICE: Mapping[str, str] = {
     "compile": "Fix shapes, so that nothing is compiled or planned again in the loop",
     "gc": "Freeze or disable Python's garbage collector during the step",
     "graph_launch": "Fewer and larger graphs cost less to launch",
-    "device": "The gaps are the GPU's own: fewer, larger kernels or graphs shrink them",
+    "device": (
+        "The GPU itself waited, on another stream or its driver: fewer and larger kernels help"
+    ),
     "profiler": "This is the cost of recording: measure the step with less detail",
 }
 

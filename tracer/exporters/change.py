@@ -16,10 +16,14 @@ from tracer.exporters.words import capital, level_words, pair_of
 
 # A finding below this share of the window is not what to change first.
 _WORTH_RATIO = 0.03
+# A finding that is this much of what dominates is the change; a smaller one comes second.
+_SOLVES_RATIO = 0.25
 # Nothing dominates when no kind of time reaches this share.
 DOMINANT_RATIO = 0.3
 # A cause of idle is named as the cause when it explains this share of it.
 CAUSE_RATIO = 0.5
+# Causes that are many small gaps as a rule; a few long ones are something else.
+_SPREAD_CAUSES = frozenset(("launch", "graph_launch", "device", "host"))
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
 _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
@@ -28,10 +32,11 @@ _SHORT_GAP_NS = 200_000
 def change_sentence(analysis: Analysis, level: Level) -> str:
     """What to change, empty when nothing can be said."""
     best = largest_gain(analysis, _WORTH_RATIO)
-    if best is not None:
+    if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         return _finding_sentence(level, best)
     advice = _general_advice(analysis, level)
-    return f"{advice}." if advice else ""
+    said = [f"{advice}."] if advice else []
+    return " ".join(said if best is None else [*said, _finding_sentence(level, best)])
 
 
 def _finding_sentence(level: Level, cost: Cost) -> str:
@@ -80,14 +85,22 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
 def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0:
         return _cpu_idle_advice(analysis, level)
-    cause, ns = max(
-        ((part, level.part_ns("overhead", part)) for part in IDLE_PARTS), key=lambda item: item[1]
-    )
-    if cause != "unexplained" and ns >= CAUSE_RATIO * level.idle_ns:
-        share = percent_text(ns / level.idle_ns)
-        return f"{share} of the idle is {IDLE_NAMES[cause]}. {IDLE_ADVICE[cause]}"
+    cause, ns = _largest_cause(level)
     pauses = find_pauses(analysis, level)
-    return None if pauses is None else _pauses_advice(level, pauses)
+    if cause == "unexplained" or ns < CAUSE_RATIO * level.idle_ns:
+        return None if pauses is None else capital(_pauses_advice(level, pauses))
+    share = percent_text(ns / level.idle_ns)
+    said = f"{share} of the idle is {IDLE_NAMES[cause]}"
+    if cause in _SPREAD_CAUSES and pauses is not None and pauses.concentrated:
+        if cause == "device":
+            return f"{said}, half of it in {_long_gaps(pauses)}"
+        return f"{said}; {_pauses_advice(level, pauses)}"
+    return f"{said}. {IDLE_ADVICE[cause]}"
+
+
+def _largest_cause(level: Level) -> tuple[str, int]:
+    causes = ((part, level.part_ns("overhead", part)) for part in IDLE_PARTS)
+    return max(causes, key=lambda item: item[1])
 
 
 def _cpu_idle_advice(analysis: Analysis, level: Level) -> str:
@@ -100,24 +113,29 @@ def _cpu_idle_advice(analysis: Analysis, level: Level) -> str:
     )
 
 
-def _pauses_advice(level: Level, pauses: Pauses) -> str | None:
-    """What the shape of the idle says, where its cause is not known."""
+def _pauses_advice(level: Level, pauses: Pauses) -> str:
+    """What the shape of the idle says, as the rest of a sentence."""
     words = level_words(level)
     works = round(level.per_step(pauses.works))
     if pauses.before is not None:
         name = inert(short_kernel(pauses.before.operator))
+        amount = pair_of(level, pauses.before.idle_ns, pauses.idle_ns)
         return (
-            f"{pair_of(level, pauses.before.idle_ns, pauses.idle_ns)} of idle{words.each} come "
-            f"before kernels that {name} launches: look at what it does there"
+            f"{amount} of idle{words.each} come before kernels that {name} launches: look at what "
+            "it does there"
         )
     if pauses.concentrated or not pauses.many or works < 2:
-        longest = duration_text(pauses.longest_ns)
-        size = f"of {longest}" if pauses.long_gaps == 1 else f"of up to {longest}"
-        gaps = counted(pauses.long_gaps, "gap")
-        return f"Half of the idle lies in {gaps} {size}: look at what the host does there"
+        return f"half of the idle lies in {_long_gaps(pauses)}: look at what the host does there"
     gap = duration_text(pauses.idle_ns / pauses.gaps)
     return (
-        f"{capital(words.one)} runs {counted(works, 'kernel')} with {gap} of idle between them: "
-        f"launch fewer and larger ones, or replay the step as a CUDA graph "
-        f"(torch.compile with mode='reduce-overhead')"
+        f"{words.one} runs {counted(works, 'kernel')} with {gap} of idle between them: "
+        "launch fewer and larger ones, or replay the step as a CUDA graph "
+        "(torch.compile with mode='reduce-overhead')"
     )
+
+
+def _long_gaps(pauses: Pauses) -> str:
+    longest = duration_text(pauses.longest_ns)
+    if pauses.long_gaps == 1:
+        return f"one gap of {longest}"
+    return f"{counted(pauses.long_gaps, 'gap')} of up to {longest}"

@@ -13,7 +13,8 @@ from tracer.findings import SEVERITIES, Finding
 class Cost:
     """A finding, as a mean over the `of_steps` steps of the phases it touches.
 
-    `of_steps` is 0 when the finding belongs to no step: then the times are those of the window.
+    `of_steps` is 0 when the finding belongs to no step, or costs more than its steps last: then
+    the times are those of the window.
     """
 
     finding: Finding
@@ -45,8 +46,10 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     names = frozenset(phases.iloc[touched].astype(str))
     alike = phases.isin(list(names)).to_numpy()
     steady = alike & ~analysis.steps["warmup"].to_numpy()
-    only_steady = bool(steady[touched].all())
-    return Cost(finding, int((steady if only_steady else alike).sum()), names)
+    chosen = steady if bool(steady[touched].all()) else alike
+    lasting = int(analysis.steps["wall_ns"].to_numpy()[chosen].sum())
+    inside = (finding.cost_ns or 0) <= lasting * max(analysis.window.devices, 1)
+    return Cost(finding, int(chosen.sum()) if inside else 0, names)
 
 
 def ranked_costs(analysis: Analysis) -> list[Cost]:
@@ -69,4 +72,4 @@ def largest_gain(analysis: Analysis, smallest_ratio: float) -> Cost | None:
 
 def is_about(cost: Cost, level: Level) -> bool:
     """Whether the finding lies in the steps of this level alone."""
-    return level.phase is not None and cost.phases == {level.phase}
+    return level.phase is not None and cost.of_steps > 0 and cost.phases == {level.phase}

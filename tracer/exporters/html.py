@@ -58,19 +58,22 @@ def to_fragment(analysis: Analysis) -> str:
     return f'<style>{CSS}</style><div class="tracer-report">{"".join(sections)}</div>'
 
 
-def _table(heads: Sequence[str], rows: Iterable[str]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[str], names: int = 1) -> str:
     head = "".join(
-        f'<th class="name">{text(h)}</th>' if i == 0 else f"<th>{text(h)}</th>"
-        for i, h in enumerate(heads)
+        f'<th class="{_cell_class(i, names)}">{text(h)}</th>' for i, h in enumerate(heads)
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cell_class(position: int, names: int) -> str:
+    """The first column is text that breaks, the other names are short text, the rest numbers."""
+    return "name" if position == 0 else "word" if position < names else "number"
 
 
 def _row(cells: Sequence[object], kind: str = "", names: int = 1) -> str:
     """A line of a table; the first `names` cells are text."""
     inside = "".join(
-        f'<td class="name">{text(cell)}</td>' if i < names else f"<td>{text(cell)}</td>"
-        for i, cell in enumerate(cells)
+        f'<td class="{_cell_class(i, names)}">{text(cell)}</td>' for i, cell in enumerate(cells)
     )
     return f'<tr class="{kind}">{inside}</tr>'
 
@@ -129,7 +132,7 @@ def _modules(analysis: Analysis) -> str:
     rows = [
         _row(
             [
-                "  " * row.depth + ("(self)" if row.own else row.node.path),
+                "  " * row.depth + ("(self)" if row.own else row.node.path or row.node.type),
                 row.node.role,
                 count_text(row.node.calls),
                 duration_text(row.device_ns),
@@ -140,7 +143,7 @@ def _modules(analysis: Analysis) -> str:
         for row in visible_rows(roots, _MOST_MODULES)
     ]
     heads = ["module", "role", "calls", "time", "share"]
-    return f"<h2>Modules</h2>{module_icicle(roots)}{_table(heads, rows)}"
+    return f"<h2>Modules</h2>{module_icicle(roots)}{_table(heads, rows, 2)}"
 
 
 def _kernels(analysis: Analysis) -> str:
@@ -166,7 +169,7 @@ def _kernels(analysis: Analysis) -> str:
     title = "Operators" if analysis.cpu_only else "Kernels"
     heads = ["name", "role", "how", "calls", "time", "share"]
     note = f'<p class="dim">{len(rows)} of {len(kernels):,} rows</p>'
-    return f"<h2>{title}</h2>{_table(heads, rows)}{note}" if rows else ""
+    return f"<h2>{title}</h2>{_table(heads, rows, 3)}{note}" if rows else ""
 
 
 def _findings(analysis: Analysis) -> str:
@@ -193,7 +196,7 @@ def _card(cost: Cost) -> str:
 
 def _checks(analysis: Analysis) -> str:
     rows = [_row([c.rule, c.status, c.reason], names=3) for c in all_checks(analysis)]
-    table = _table(["rule", "status", "reason"], rows)
+    table = _table(["rule", "status", "reason"], rows, 3)
     return f"<h2>Checks</h2><details><summary>{len(rows)} checks</summary>{table}</details>"
 
 

@@ -17,9 +17,11 @@ from tracer.exporters.text_times import segments
 _WIDTH = 1000
 _STEP_HEIGHT = 160
 _MOST_COLUMNS = 250
+_BAR_HEIGHT = 26
 _ROW_HEIGHT = 22
 _LEAST_CELL = 1.5
 _CHARACTER = 6.6
+_OTHER_ROLES = frozenset(("norm", "embedding", "lm_head"))
 _STACK = ("attention", "ffn", "communication", "other", "overhead")
 
 
@@ -49,12 +51,21 @@ def level_bar(level: Level, label: str) -> str:
     x = 0.0
     for group, part, ns in segments(level):
         width = _WIDTH * level.ratio(ns)
-        name = f"{group}.{part}" if part else group
         time = duration_text(level.per_step(ns))
+        name = f"{group}.{part}" if part else group
         title = f"{name}: {time}, {percent_text(level.ratio(ns))}"
-        parts.append(_rectangle(group, (x, 0, width, 26), text(title)))
+        parts.append(_rectangle(group, (x, 0, width, _BAR_HEIGHT), text(title)))
+        parts.append(_label(part or group, x, width, _BAR_HEIGHT))
         x += width
-    return _svg(26, parts, label)
+    return _svg(_BAR_HEIGHT, parts, label)
+
+
+def _label(label: str, x: float, width: float, bottom: float) -> str:
+    """The text of a cell, left out when it does not fit."""
+    shown = inert(label)
+    if len(shown) * _CHARACTER > width - 6:
+        return ""
+    return f'<text x="{x + 4:.1f}" y="{bottom - 8:g}">{escape(shown)}</text>'
 
 
 def step_columns(analysis: Analysis) -> str:
@@ -106,29 +117,41 @@ def module_icicle(roots: Sequence[Node]) -> str:
     if not total:
         return ""
     parts: list[str] = []
-    depth = _cells(roots, (0.0, _WIDTH / total), 0, parts)
+    depth = _cells(roots, (0.0, _WIDTH / total), (0, "other"), parts)
     return _svg(depth * _ROW_HEIGHT, parts, "device time by module")
 
 
-def _cells(nodes: Sequence[Node], place: tuple[float, float], depth: int, parts: list[str]) -> int:
+def _cells(
+    nodes: Sequence[Node],
+    place: tuple[float, float],
+    above: tuple[int, str],
+    parts: list[str],
+) -> int:
+    """Add the cells of these nodes and of what is under them; returns the number of rows."""
     x, scale = place
-    deepest = depth
+    depth, group = above
+    rows = depth
     for node in nodes:
         width = node.device_ns * scale
         if width >= _LEAST_CELL:
-            parts.append(_cell(node, x, width, depth))
-            deepest = max(deepest, depth + 1, _cells(node.children, (x, scale), depth + 1, parts))
+            own = role_group(node.role, group)
+            parts.append(_cell(node, own, (x, depth * _ROW_HEIGHT, width)))
+            below = _cells(node.children, (x, scale), (depth + 1, own), parts)
+            rows = max(rows, depth + 1, below)
         x += width
-    return deepest
+    return rows
 
 
-def _cell(node: Node, x: float, width: float, depth: int) -> str:
-    y = depth * _ROW_HEIGHT
+def role_group(role: str, above: str) -> str:
+    """The colour of a module: its own role's, or that of the module around it."""
+    if role in GROUPS:
+        return role
+    return "other" if role in _OTHER_ROLES else above
+
+
+def _cell(node: Node, group: str, place: tuple[float, float, float]) -> str:
+    x, y, width = place
     times = f" x {node.modules}" if node.modules > 1 else ""
     title = text(f"{node.path}{times} ({node.type}): {duration_text(node.device_ns)}")
-    group = node.role if node.role in GROUPS else "other"
     cell = _rectangle(group, (x, y, width, _ROW_HEIGHT - 1), title)
-    label = inert(node.label + times)
-    if len(label) * _CHARACTER > width - 4:
-        return cell
-    return f'{cell}<text x="{x + 3:.1f}" y="{y + 15}">{escape(label)}</text>'
+    return cell + _label((node.label or node.type) + times, x, width, y + _ROW_HEIGHT)

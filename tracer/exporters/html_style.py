@@ -24,6 +24,7 @@ border-bottom:1px solid var(--line);vertical-align:top;white-space:nowrap}
 .tracer-report th{color:var(--dim);font-weight:normal}
 .tracer-report .name{text-align:left;white-space:normal;overflow-wrap:anywhere;
 unicode-bidi:isolate}
+.tracer-report .word{text-align:left}
 .tracer-report .part .name{padding-left:26px}.tracer-report .group td{font-weight:600}
 .tracer-report .card{background:var(--card);padding:8px 12px;margin:8px 0;
 border-left:4px solid var(--line)}

@@ -230,11 +230,15 @@ def _phase(phase: Phase, devices: int) -> dict[str, Any]:
         "breakdown": None
         if groups is None
         else {
-            group: {"ns": int(groups[group]), "ratio": groups[group] / whole if whole else 0.0}
+            group: {"ns": groups.get(group, 0), "ratio": _ratio(groups.get(group, 0), whole)}
             for group in GROUPS
         },
         "tokens_per_second": plain(phase.tokens_per_second),
     }
+
+
+def _ratio(ns: int, whole: int) -> float:
+    return ns / whole if whole else 0.0
 
 
 def _modules(analysis: Analysis) -> list[dict[str, Any]]:
@@ -344,7 +348,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "rule": finding.rule,
         "severity": finding.severity,
         "title": finding.title,
-        "count": finding.count,
+        "count": plain(finding.count),
         "cost_ns": plain(finding.cost_ns),
         "ratio": plain(finding.ratio),
         "steps": _whole_numbers(finding.steps),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
 from tracer.analysis import PARTS
@@ -88,8 +87,30 @@ def heading(title: str, note: str = "") -> Text:
 def paragraph(page: Page, text: str, indent: int = 0, style: str = "") -> list[Text]:
     """Text broken between words to the width of the page."""
     shown = ascii_only(text) if page.ascii else text
-    lines = textwrap.wrap(shown, page.width - indent, break_on_hyphens=False) or [""]
-    return [Text(" " * indent + line, style=style) for line in lines]
+    return [Text(" " * indent + line, style=style) for line in wrap(shown, page.width - indent)]
+
+
+def titled(page: Page, title: str, text: str) -> list[Text]:
+    """A title, and text behind it that goes on below."""
+    shown = ascii_only(text) if page.ascii else text
+    first, *rest = wrap(shown, page.width, len(title) + 2)
+    line = Text(title, style="bold").append(f"  {first}", "not bold")
+    return [line, *map(Text, rest)]
+
+
+def wrap(text: str, width: int, taken: int = 0) -> list[str]:
+    """Text broken between words, and inside a word that is longer than a line; in cells.
+
+    `taken` cells of the first line are not free.
+    """
+    lines = [""]
+    for word in text.split():
+        room = width - (taken if len(lines) == 1 else 0) - cell_len(lines[-1])
+        if cell_len(word) + bool(lines[-1]) <= room:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+        else:
+            lines += chop_cells(word, width)
+    return lines if lines[0] or taken or len(lines) == 1 else lines[1:]
 
 
 def table(

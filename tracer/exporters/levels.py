@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis
 
 _GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
+_MOSTLY_RATIO = 0.5
 IDLE_PARTS: tuple[str, ...] = tuple(part for part in PARTS["overhead"] if part != "transfer")
 _IDLE_CODES = [BUCKET_CODE["overhead", part] for part in IDLE_PARTS]
 
@@ -99,11 +100,12 @@ def window_level(analysis: Analysis) -> Level:
 
 
 def steps_of(analysis: Analysis, phase: str) -> NDArray[np.bool_]:
-    """Which steps the numbers of a phase are about: its own, without warm-up."""
+    """Which steps the numbers of a phase are about: its own, without warm-up unless all are."""
     steps = analysis.steps
     warmup: NDArray[np.bool_] = steps["warmup"].to_numpy()
-    chosen: NDArray[np.bool_] = (steps["phase"] == phase).to_numpy() & ~warmup
-    return chosen
+    own: NDArray[np.bool_] = (steps["phase"] == phase).to_numpy()
+    steady: NDArray[np.bool_] = own & ~warmup
+    return steady if bool(steady.any()) else own
 
 
 def phase_levels(analysis: Analysis) -> list[Level]:
@@ -128,6 +130,12 @@ def _phase_level(analysis: Analysis, phase: str) -> Level:
 
 
 def main_level(analysis: Analysis) -> Level:
-    """What the report is about: the phase that took most of the time, else the window."""
+    """What the report is about: the phase that took most of the time, else the window.
+
+    The window, too, where most of it lies between steps.
+    """
     levels = phase_levels(analysis)
-    return levels[0] if levels else window_level(analysis)
+    window = analysis.window
+    if not levels or window.between_steps_ns > _MOSTLY_RATIO * window.wall_ns:
+        return window_level(analysis)
+    return levels[0]

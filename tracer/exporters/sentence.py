@@ -79,10 +79,18 @@ def _where_idle(level: Level) -> str:
     amount = f"{gpus.works} {pair(level, level.busy_ns)}{words.each}"
     amount += f" ({percent_text(level.ratio(level.busy_ns))})"
     if _host_idle(level) >= CAUSE_RATIO * level.idle_ns:
-        return f"{capital(words.subject)} waits for the host: {gpus.name} {amount}."
+        return _waits(level, amount)
     often = "mostly" if level.ratio(level.idle_ns) > 0.5 else "often"
     where = f" in {words.subject}" if level.phase else ""
     return f"{capital(gpus.name)} {gpus.is_} {often} idle{where}: {gpus.pronoun} {amount}."
+
+
+def _waits(level: Level, amount: str) -> str:
+    words, gpus = level_words(level), device_words(level)
+    if level.phase is None:
+        return f"{capital(gpus.name)} {gpus.waits} for the host: {gpus.pronoun} {amount}."
+    subject = words.subject if level.phase or level.steps == 1 else "each step"
+    return f"{capital(subject)} waits for the host: {gpus.name} {amount}."
 
 
 def _host_idle(level: Level) -> int:
@@ -142,12 +150,21 @@ def _cpu_shares(level: Level) -> list[tuple[str, int]]:
 
 def _caveats(analysis: Analysis, level: Level) -> list[str]:
     texts = (
+        _between(analysis, level),
         _uneven(analysis, level),
         _second_phase(analysis),
         _unknown(level),
         _observer(analysis, level),
     )
     return [text for text in texts if text]
+
+
+def _between(analysis: Analysis, level: Level) -> str:
+    between = analysis.window.between_steps_ns
+    if level.phase is not None or not between:
+        return ""
+    share = percent_text(between / analysis.window.wall_ns)
+    return f"{share} of the recording lies between its steps."
 
 
 def _uneven(analysis: Analysis, level: Level) -> str:
@@ -165,7 +182,8 @@ def _uneven(analysis: Analysis, level: Level) -> str:
 def _second_phase(analysis: Analysis) -> str:
     """A word on the next phase, where it takes much of the window, too."""
     levels = phase_levels(analysis)
-    if len(levels) < 2 or levels[1].wall_ns < _SECOND_PHASE_RATIO * analysis.window.wall_ns:
+    smallest = _SECOND_PHASE_RATIO * analysis.window.wall_ns
+    if len(levels) < 2 or levels[1].wall_ns < smallest:
         return ""
     second = levels[1]
     claim = claims(second)[0]
@@ -178,7 +196,7 @@ def _second_phase(analysis: Analysis) -> str:
 def _unknown(level: Level) -> str:
     unknown = unknown_ns(level)
     said = claims(level)[0].part == "unattributed"
-    if said or level.devices == 0 or unknown < _UNKNOWN_RATIO * level.busy_ns:
+    if said or not unknown or unknown < _UNKNOWN_RATIO * level.busy_ns or not level.devices:
         return ""
     return f"{percent_text(unknown / level.busy_ns)} of the GPU's work could be given no role."
 

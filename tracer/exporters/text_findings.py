@@ -13,7 +13,7 @@ from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import Cost, ranked_costs
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
 from tracer.exporters.json_report import all_notes, device_name
-from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table
+from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table, titled
 from tracer.exporters.names import inert
 from tracer.findings import Check, Where
 
@@ -26,7 +26,7 @@ def finding_lines(page: Page, analysis: Analysis) -> list[Text]:
     """The findings, the costliest first, each with its place and what to do."""
     costs = ranked_costs(analysis)
     if not costs:
-        return paragraph(page, f"FINDINGS  none{_unchecked_clause(analysis)}")
+        return titled(page, "FINDINGS", f"none{_unchecked_clause(analysis)}")
     columns = [Column(title) for title in ("cost a step", "share", "gain", "steps")]
     titles, *numbers = table(page, columns, [_finding_row(cost) for cost in costs])
     lines = [_beside(page, heading("FINDINGS"), titles)]
@@ -97,12 +97,11 @@ def check_lines(page: Page, analysis: Analysis) -> list[Text]:
     checks = all_checks(analysis)
     count = Counter(check.status for check in checks)
     made = len(checks) - count["not_checked"]
-    text = (
-        f"CHECKS  {made} of {len(checks)} made: {count['found']} found, {count['clear']} clear, "
+    said = (
+        f"{made} of {len(checks)} made: {count['found']} found, {count['clear']} clear, "
         f"{count['partial']} partial."
     )
-    lines = paragraph(page, text)
-    lines[0].stylize("bold", 0, len("CHECKS"))
+    lines = titled(page, "CHECKS", said)
     unmade = [check for check in checks if check.status == "not_checked"]
     groups = {
         "In part": _grouped([check for check in checks if check.status == "partial"]),
@@ -139,11 +138,8 @@ def note_lines(page: Page, analysis: Analysis) -> list[Text]:
     """What a reader must know about the recording, one note each."""
     notes = all_notes(analysis)
     if not notes:
-        return paragraph(page, f"INTEGRITY  {analysis.integrity_status}")
-    lines = paragraph(
-        page, f"INTEGRITY  {analysis.integrity_status}, {counted(len(notes), 'note')}"
-    )
-    lines[0].stylize("bold", 0, len("INTEGRITY"))
+        return titled(page, "INTEGRITY", f"{analysis.integrity_status}")
+    lines = titled(page, "INTEGRITY", f"{analysis.integrity_status}, {counted(len(notes), 'note')}")
     for note in notes:
         lines += _hanging(page, f"{note.rule}: {inert(note.message)}")
     return lines

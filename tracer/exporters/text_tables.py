@@ -16,7 +16,7 @@ from tracer.exporters.format import (
     table_scale,
 )
 from tracer.exporters.json_report import summed_collectives
-from tracer.exporters.layout import Column, Page, heading, paragraph, table
+from tracer.exporters.layout import Column, Page, heading, table, titled
 from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
 
@@ -31,10 +31,10 @@ def module_lines(page: Page, analysis: Analysis) -> list[Text]:
         said = (
             "none: no module ranges in this recording (`tracer run` and `with trace()` record them)"
         )
-        return paragraph(page, f"MODULES  {said}")
+        return titled(page, "MODULES", said)
     rows = visible_rows(fold_modules(analysis.modules), _MOST_MODULES)
     if not analysis.accounted or not rows:
-        return paragraph(page, "MODULES  -  no time of them was measured")
+        return titled(page, "MODULES", "- no time of them was measured")
     scale = table_scale(max(row.device_ns for row in rows))
     columns = [
         Column("", "left", flexible=True),
@@ -78,7 +78,7 @@ def kernel_lines(page: Page, analysis: Analysis) -> list[Text]:
     """The kernels that ran longest, each with what it is for."""
     kernels = analysis.kernels
     if not len(kernels):
-        return paragraph(page, "KERNELS  -  none recorded")
+        return titled(page, "KERNELS", "- none recorded")
     longest = kernels.sort_values("total_ns", ascending=False, kind="stable").head(_MOST_KERNELS)
     scale = table_scale(int(longest["total_ns"].max()))
     wide = page.width >= _WIDE

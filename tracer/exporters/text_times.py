@@ -16,13 +16,25 @@ from tracer.exporters.format import (
     shares,
     table_scale,
 )
-from tracer.exporters.layout import CAUSE_LETTERS, Column, Page, bar, heading, pad, paragraph, table
+from tracer.exporters.layout import (
+    CAUSE_LETTERS,
+    Column,
+    Page,
+    bar,
+    heading,
+    pad,
+    paragraph,
+    table,
+    titled,
+)
 from tracer.exporters.levels import Level, has_steps, phase_levels, window_level
 from tracer.exporters.names import inert
 from tracer.exporters.words import level_words
 
 _WORK_ORDER = ("attention", "ffn", "communication", "other")
 _BAR_LABEL_WIDTH = 10
+# What the analysis calls the steps without a phase.
+_UNNAMED = {"step": ""}
 _SHARE_QUANTA = 1000  # tenths of a percent
 _LEVEL_WIDTH = 20  # a column of times and one of shares
 _LABEL_WIDTH = 20  # the longest part, indented
@@ -47,7 +59,7 @@ def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     """A bar for each phase; for a recording without phases one of the window."""
     levels = {level.phase: level for level in phase_levels(analysis)}
     phases = sorted(analysis.phases, key=lambda phase: -phase.wall_ns)
-    if not phases:
+    if not phases or not has_steps(analysis):
         return _window_bar(page, analysis)
     times = [_phase_times(phase) for phase in phases]
     columns = [Column(title) for title in ("median", "p95", "steps", "tok/s")]
@@ -56,10 +68,10 @@ def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     lines = [_phase_title(page, numbers[0])]
     for phase, row in zip(phases, numbers[1:], strict=True):
         line = Text("  " + pad(page.name(phase.name)[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
-        level = levels.get(phase.name)
+        level = levels.get(phase.name) or levels.get(_UNNAMED.get(phase.name, phase.name))
         line.append_text(bar(page, segments(level) if level else [], width))
         lines.append(line.append("  ").append_text(row))
-    return [*lines, _legend(page, list(levels.values()))]
+    return [*lines, *_legend(page, list(levels.values()))]
 
 
 def _phase_title(page: Page, titles: Text) -> Text:
@@ -81,24 +93,26 @@ def _window_bar(page: Page, analysis: Analysis) -> list[Text]:
     level = window_level(analysis)
     line = Text("  ").append_text(bar(page, segments(level), page.width - 6))
     title = f"one bar = the whole recording, {duration_text(analysis.window.wall_ns)}"
-    return [heading("TIME", title), line, _legend(page, [level])]
+    return [heading("TIME", title), line, *_legend(page, [level])]
 
 
-def _legend(page: Page, levels: Sequence[Level]) -> Text:
-    line = Text("  ")
+def _legend(page: Page, levels: Sequence[Level]) -> list[Text]:
+    """What the textures and letters of the bars mean, those that occur."""
+    work = Text(" ")
     for group in _WORK_ORDER:
         if any(level.group_ns(group) for level in levels):
-            line.append(page.block(group), style=page.style(group)).append(f" {group}  ")
+            work.append(f" {page.block(group)}", style=page.style(group)).append(f" {group} ")
     causes = [
-        part
+        f"{CAUSE_LETTERS[part]} {part}"
         for part in PARTS["overhead"]
         if any(level.part_ns("overhead", part) for level in levels)
     ]
-    if causes:
-        named = "  ".join(f"{CAUSE_LETTERS[part]} {part}" for part in causes)
-        line.append("idle: ").append(named, style=page.style("overhead"))
-    line.truncate(page.width)
-    return line
+    if not causes:
+        return [work]
+    idle = Text(" idle: ").append("  ".join(causes), style=page.style("overhead"))
+    if work.cell_len + idle.cell_len <= page.width:
+        return [work.append_text(idle)]
+    return [work, Text(" ").append_text(idle)]
 
 
 def step_lines(page: Page, analysis: Analysis) -> list[Text]:
@@ -108,8 +122,7 @@ def step_lines(page: Page, analysis: Analysis) -> list[Text]:
         said = "none recognised, so the recording is one; t.step() announces them"
         return [heading("STEPS", said)]
     source = _SOURCES.get(str(steps["source"].iloc[0]), "")
-    lines = paragraph(page, f"STEPS  {len(steps):,}: {_step_counts(analysis)}; {source}")
-    lines[0].stylize("bold", 0, len("STEPS"))
+    lines = titled(page, "STEPS", f"{len(steps):,}: {_step_counts(analysis)}; {source}")
     if len(steps) > 1:
         lines += _step_chart(page, analysis)
     return lines
@@ -118,7 +131,9 @@ def step_lines(page: Page, analysis: Analysis) -> list[Text]:
 def _step_counts(analysis: Analysis) -> str:
     steps = analysis.steps
     named = steps.loc[~steps["warmup"], "phase"].astype(str).value_counts()
-    counts = [f"{count:,} {inert(str(name)) or 'of no phase'}" for name, count in named.items()]
+    counts = [
+        f"{count:,} {inert(str(name)) or 'of unknown phase'}" for name, count in named.items()
+    ]
     warmup = int(steps["warmup"].sum())
     if warmup:
         counts.append(f"{warmup:,} warm-up (left out of the phases)")
@@ -194,8 +209,8 @@ def _divide(level: Level, whole: int) -> dict[tuple[str, str], int]:
 def breakdown_lines(page: Page, analysis: Analysis) -> list[Text]:
     """Groups and parts in time and share: a mean step of each phase, and the whole recording."""
     if not analysis.accounted:
-        said = f"WHERE THE TIME GOES  -  not known: {analysis.breakdown_reason}"
-        return paragraph(page, said)
+        said = f"- not known: {inert(analysis.breakdown_reason)}"
+        return titled(page, "WHERE THE TIME GOES", said)
     levels = shown_levels(analysis, _most_levels(page))
     if not levels[0].total_ns:
         return []

@@ -70,13 +70,14 @@ class Devices:
     pronoun: str
     is_: str
     works: str
+    waits: str
 
 
 def device_words(level: Level) -> Devices:
     """`the GPU is`, `the 2 GPUs are`."""
     if level.devices == 1:
-        return Devices("the GPU", "it", "is", "works")
-    return Devices(f"the {level.devices} GPUs", "they", "are", "work")
+        return Devices("the GPU", "it", "is", "works", "waits")
+    return Devices(f"the {level.devices} GPUs", "they", "are", "work", "wait")
 
 
 def idle_clause(level: Level) -> str:

@@ -1,0 +1,398 @@
+"""The report for a terminal: what it says, that it adds up, that names cannot break it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from tests.golden_files import check_golden
+from tests.make_analysis import Step, make_analysis
+from tests.sample_analyses import (
+    HOSTILE_NAMES,
+    decode_analysis,
+    decode_step,
+    hostile_analysis,
+    plan_finding,
+    unusable_analysis,
+)
+from tracer.analysis import GROUPS, PARTS, Observer
+from tracer.events import Note
+from tracer.exporters.format import counted, duration_text, percent_text, shares
+from tracer.exporters.module_tree import fold_modules, visible_rows
+from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
+from tracer.exporters.sentence import verdict
+from tracer.exporters.text import render_text, render_texts
+from tracer.findings import Finding
+
+_SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_golden_text(width: int) -> None:
+    text = render_text(decode_analysis(), width=width, ascii=False)
+    check_golden(f"decode_{width}.txt", text)
+
+
+def test_golden_ascii() -> None:
+    text = render_text(decode_analysis(), width=80, ascii=True)
+    assert text.isascii()
+    check_golden("decode_ascii.txt", text)
+
+
+def test_golden_unusable() -> None:
+    check_golden("unusable.txt", render_text(unusable_analysis(), width=80, ascii=False))
+
+
+def test_colour_changes_nothing_but_colour() -> None:
+    plain = render_text(decode_analysis(), width=100, ascii=False)
+    colored = render_text(decode_analysis(), width=100, color=True, ascii=False)
+    assert "\x1b[" not in plain
+    assert colored != plain
+    assert [line.rstrip() for line in _SGR.sub("", colored).splitlines()] == plain.splitlines()
+
+
+@pytest.mark.parametrize("make", [decode_analysis, hostile_analysis, unusable_analysis])
+@pytest.mark.parametrize("ascii", [False, True])
+@pytest.mark.parametrize("width", [80, 99, 100, 160])
+def test_no_line_is_wider_than_the_page(make: Any, ascii: bool, width: int) -> None:
+    for line in render_text(make(), width=width, ascii=ascii).splitlines():
+        assert cell_len(line) <= width, line
+
+
+def test_names_of_a_trace_are_inert() -> None:
+    text = render_text(hostile_analysis(), width=120, ascii=False)
+    text.encode("utf-8")
+    controls = {c for c in text if ord(c) < 32 or 127 <= ord(c) < 160} - {"\n"}
+    assert controls == set()
+    assert not set(text) & set("\u202e\u2066\ufeff\u2028\ud800")
+    assert "[red]bold[/red]" in text
+    assert "核函数" in text
+    assert "גרעין" in text
+    assert render_text(hostile_analysis(), width=120, ascii=True).isascii()
+
+
+def test_numbers_stay_on_the_page_beside_long_names() -> None:
+    lines = render_text(hostile_analysis(), width=80, ascii=False).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("KERNELS"))
+    rows = lines[first + 2 : first + 2 + len(HOSTILE_NAMES)]
+    assert all(re.search(r" 10 +1\.00 +5\.0 %$", row) for row in rows), rows
+
+
+def _breakdown(text: str) -> dict[str, list[float]]:
+    """Rows of the breakdown: label with its indent -> the numbers beside it."""
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("WHERE THE TIME"))
+    rows: dict[str, list[float]] = {}
+    group = ""
+    for line in lines[first + 2 :]:
+        label = line[:20].strip()
+        if not label or not line.startswith("  "):
+            break
+        group = label if not line.startswith("    ") else group
+        key = label if label == group else f"{group}.{label}"
+        numbers = re.findall(r"<?[\d,.]+", line[20:])
+        rows[key] = [0.0 if n.startswith("<") else float(n.replace(",", "")) for n in numbers]
+        if label == "sum":
+            break
+    return rows
+
+
+def _check_sums(text: str) -> None:
+    rows = _breakdown(text)
+    columns = len(rows["sum"])
+    for column in range(columns):
+        total = sum(rows[group][column] for group in GROUPS)
+        assert total == pytest.approx(rows["sum"][column], abs=1e-9)
+        for group in GROUPS:
+            parts = [v[column] for k, v in rows.items() if k.startswith(f"{group}.")]
+            assert not parts or sum(parts) == pytest.approx(rows[group][column], abs=1e-9)
+        if column % 2:
+            assert rows["sum"][column] == 100.0
+
+
+def test_shown_parts_add_up() -> None:
+    random = np.random.default_rng(7)
+    names = [f"{group}.{part}" for group in GROUPS for part in PARTS[group]]
+    for _ in range(40):
+        chosen = random.choice(names, size=int(random.integers(1, 20)), replace=False)
+        scale = 10.0 ** random.integers(0, 6)
+        steps = [
+            Step(phase, {str(n): float(random.exponential(scale)) for n in chosen})
+            for phase in ("prefill", "decode", "decode", "decode")
+        ]
+        _check_sums(render_text(make_analysis(steps), width=100, ascii=False))
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    text = render_text(unusable_analysis(), width=80, ascii=False)
+    assert "WHERE THE TIME GOES  - not known: 200 launches recorded, 0 device events" in text
+    assert "0.0 %" not in text
+    assert "tok/s" in text
+    row = next(line for line in text.splitlines() if line.startswith("  decode"))
+    assert row.split()[-1] == "-"
+
+
+def test_a_time_too_small_to_show_is_not_zero() -> None:
+    steps = [Step("decode", {"ffn.projection": 100_000.0, "other.sampling": 1.0})]
+    text = render_text(make_analysis(steps), width=80, ascii=False)
+    row = next(line for line in text.splitlines() if line.strip().startswith("sampling"))
+    assert row.split() == ["sampling", "<0.1", "<0.1", "%"]
+
+
+def test_bars_show_idle_as_letters() -> None:
+    text = render_text(decode_analysis(), width=100, ascii=False)
+    bar = next(line for line in text.splitlines() if line.startswith("  decode"))
+    inside = bar[bar.index("▕") + 1 : bar.index("▏")]
+    assert set(inside) == set("█▓▒lc")
+    share = inside.count("c") / len(inside)
+    assert share == pytest.approx(35_000 / 59_750, abs=0.03)
+
+
+def test_several_reports_stand_one_under_the_other() -> None:
+    one, two = decode_analysis(), unusable_analysis()
+    text = render_texts([one, two], width=80, ascii=False)
+    assert text.startswith(render_text(one, width=80, ascii=False))
+    assert text.endswith(render_text(two, width=80, ascii=False))
+
+
+def _decode(**parts: float) -> list[Step]:
+    return [Step("decode", {name.replace("__", "."): us for name, us in parts.items()})] * 4
+
+
+def test_verdict_of_a_host_bound_step_with_a_finding() -> None:
+    said = verdict(make_analysis([decode_step()] * 4, findings=(plan_finding(range(4)),)))
+    assert said == (
+        "Decode waits for the host: the GPU works 6.3 of 59.5 ms a step (11 %). "
+        "cuDNN plan built for each new KV length: 35.0 ms a step. "
+        "Use flash attention, or a KV cache of fixed length. "
+        "Without it a decode step takes 24.5 ms (-35.0 ms)."
+    )
+
+
+def test_verdict_of_idle_without_a_cause_claims_none() -> None:
+    said = verdict(make_analysis(_decode(ffn__projection=6_000, overhead__unexplained=54_000)))
+    assert said == "The GPU is mostly idle in decode: it works 6.0 of 60.0 ms a step (10 %)."
+
+
+@pytest.mark.parametrize(
+    ("parts", "wanted"),
+    [
+        (
+            {"attention__core": 8_000, "ffn__projection": 2_000},
+            (
+                "Attention takes most of decode: 8.0 of 10.0 ms a step (80 %), all of it core; "
+                "the GPU is never idle."
+            ),
+        ),
+        (
+            {"attention__core": 3_500, "ffn__projection": 4_000, "overhead__device": 2_500},
+            (
+                "FFN takes the largest share of decode: 4.0 of 10.0 ms a step (40 %), all of it "
+                "projection; the GPU is idle 25 % of the time."
+            ),
+        ),
+        (
+            {"communication__all_reduce": 9_000, "ffn__projection": 1_000},
+            (
+                "Communication takes most of decode: 9.0 of 10.0 ms a step (90 %), all of it all "
+                "reduce; the GPU is never idle."
+            ),
+        ),
+        (
+            {"overhead__transfer": 9_000, "ffn__projection": 1_000},
+            (
+                "Copying between host and GPU takes most of decode: 9.0 of 10.0 ms a step (90 %); "
+                "the GPU is never idle."
+            ),
+        ),
+        (
+            {"other__optimizer": 6_000, "other__loss": 3_000, "ffn__projection": 1_000},
+            "The optimizer takes most of decode: 6.0 of 10.0 ms a step (60 %); the GPU is ",
+        ),
+        (
+            {"other__unattributed": 9_000, "ffn__projection": 1_000},
+            (
+                "The GPU works 10.0 of 10.0 ms a step; 90 % of that is in kernels whose role this "
+                "recording does not tell."
+            ),
+        ),
+        (
+            {"attention__core": 2_500, "ffn__projection": 2_600, "overhead__launch": 2_400}
+            | {"other__norm": 2_500},
+            (
+                "Nothing dominates decode, 10.0 ms a step: FFN 26 %, attention 25 %, norm 25 %, "
+                "idle 24 %."
+            ),
+        ),
+    ],
+)
+def test_verdict_says_what_dominates(parts: dict[str, float], wanted: str) -> None:
+    assert verdict(make_analysis(_decode(**parts))).startswith(wanted)
+
+
+def test_verdict_without_a_gpu() -> None:
+    steps = _decode(ffn__projection=6_000, attention__core=3_000, overhead__host=1_000)
+    assert verdict(make_analysis(steps, devices=0, cpu_only=True)) == (
+        "No GPU in this recording: on the CPU a decode step takes 10.0 ms: FFN 60 %, "
+        "attention 30 %, outside operators 10 %."
+    )
+
+
+def test_verdict_where_nothing_was_measured() -> None:
+    assert verdict(unusable_analysis()) == (
+        "Nothing can be said of the GPU: 200 launches recorded, 0 device events. "
+        "On the host a decode step takes 2.00 ms."
+    )
+
+
+def test_verdict_of_a_damaged_recording() -> None:
+    note = Note("trace.truncated", "the file ends after 1,234 events", partial=True)
+    said = verdict(make_analysis(_decode(attention__core=100), notes=(note,)))
+    assert said.startswith("As far as recorded, attention takes most of decode")
+    assert said.endswith("Partial: the file ends after 1,234 events.")
+
+
+def test_verdict_is_uncertain_where_the_profiler_made_the_idle() -> None:
+    steps = _decode(ffn__projection=4_000, overhead__launch=6_000)
+    observer = Observer(10_000_000, 5_000_000, 2.0, "4 steps")
+    said = verdict(make_analysis(steps, observer=observer))
+    assert said.endswith(
+        "Without the profiler a step takes 5.00 ms, with it 2.00 times that, so that the idle is "
+        "mostly the profiler's: uncertain."
+    )
+
+
+def test_verdict_of_two_phases_and_two_devices() -> None:
+    steps = [Step("prefill", {"ffn.projection": 9000.0}), *_decode(attention__core=4000)]
+    said = verdict(make_analysis(steps))
+    assert "Prefill, 36 %" not in said
+    assert "The prefill step, 36 % of the recording, is 100 % FFN." in said
+    doubled = verdict(
+        make_analysis(_decode(overhead__sync=9_000, ffn__projection=1_000), devices=2)
+    )
+    assert doubled.startswith("Decode waits for the host: the 2 GPUs work 1.0 of 10.0 ms a step")
+
+
+def test_verdict_mentions_uneven_steps() -> None:
+    slow = Step("decode", {"ffn.projection": 50_000.0})
+    said = verdict(make_analysis([*_decode(ffn__projection=1_000), slow]))
+    assert "Steps differ: the median takes 1.00 ms, the longest 50.0 ms." in said
+
+
+def test_verdict_is_about_the_window_where_most_of_it_lies_between_steps() -> None:
+    steps = _decode(ffn__projection=1_000)
+    said = verdict(make_analysis(steps, between={"overhead.input": 96_000.0}))
+    assert said.startswith("The GPU waits for the host: it works 4.00 ms of 100 ms (4.0 %).")
+    assert said.endswith("96 % of the recording lies between its steps.")
+
+
+def test_a_cost_larger_than_its_steps_is_no_cost_a_step() -> None:
+    finding = plan_finding(range(4))
+    said = verdict(make_analysis(_decode(ffn__projection=1_000), findings=(finding,)))
+    assert "cuDNN plan built for each new KV length: 140 ms." in said
+    assert "Without it" not in said
+
+
+def test_a_small_finding_comes_after_the_advice() -> None:
+    wait = Finding("sync.explicit", "warning", "A wait", 4, 20_000_000, 0.05, (0, 1, 2, 3))
+    steps = _decode(ffn__projection=10_000, overhead__launch=90_000)
+    said = verdict(make_analysis(steps, findings=(replace(wait, gain_ns=20_000_000),)))
+    assert said.index("Launch less") < said.index("A wait: 5.00 ms a step.")
+
+
+def test_a_finding_that_is_worth_little_is_not_the_advice() -> None:
+    little = Finding("gap.gc", "warning", "garbage collection", 1, 1_000_000, 0.001, (0,))
+    info = Finding("sync.explicit", "info", "a wait", 1, 900_000_000, 0.9, (0,))
+    said = verdict(make_analysis(_decode(ffn__projection=500_000), findings=(little, info)))
+    assert "garbage" not in said
+    assert "a wait" not in said
+
+
+def test_like_modules_fold() -> None:
+    roots = fold_modules(decode_analysis().modules)
+    rows = visible_rows(roots, 20)
+    shown = [(row.depth, "(self)" if row.own else row.node.label, row.node.modules) for row in rows]
+    assert shown == [
+        (0, "", 1),
+        (1, "layers.*", 4),
+        (2, "mlp", 4),
+        (2, "self_attn", 4),
+        (2, "(self)", 4),
+        (1, "lm_head", 1),
+        (1, "(self)", 1),
+    ]
+    assert visible_rows(roots, 3) == visible_rows(roots, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void at::native::foo<int, 4>(int, float const*)", "foo<int, 4>"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", None),
+        ("(anonymous namespace)::softmax_warp_forward<f>(f*)", "softmax_warp_forward<f>"),
+        ("nvjet_tst_64x8", "nvjet_tst_64x8"),
+        ("(weird)", "(weird)"),
+        ("", ""),
+    ],
+)
+def test_kernel_names_lose_what_tells_nothing(name: str, short: str | None) -> None:
+    wanted = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if short is None else short
+    assert short_kernel(name) == wanted
+
+
+def test_names_are_cut_in_the_middle_and_stay_apart() -> None:
+    assert cut_middle("abcdefghij", 7) == "abc…hij"
+    assert cell_len(cut_middle("核" * 30, 11)) <= 11
+    names = ["a" * 50 + "1" + "b" * 50, "a" * 50 + "2" + "b" * 50, "c"]
+    assert (
+        fit_names(names, 11) == ["aaaa…bbb#1", "aaaa…bbb#2", "c"]
+        or len(set(fit_names(names, 11))) == 3
+    )
+    assert fit_names([names[0], names[0]], 11)[0] == fit_names([names[0], names[0]], 11)[1]
+
+
+def test_inert_keeps_what_is_harmless() -> None:
+    assert inert("plain") == "plain"
+    assert inert("a\tb\x1b\x7f") == "a␉b␛␡"
+    assert inert("👩‍🚀") == "👩‍🚀"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (None, "-"),
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_500, "1.50 us"),
+        (61_000_000, "61.0 ms"),
+        (814_000_000, "814 ms"),
+        (1_250_000_000, "1.25 s"),
+    ],
+)
+def test_durations(ns: int | None, text: str) -> None:
+    assert duration_text(ns) == text
+
+
+def test_small_shares_and_counts() -> None:
+    assert [percent_text(r) for r in (0, 0.0001, 0.05, 0.5, 0.9996, 1.0)] == [
+        "0.0 %",
+        "<0.1 %",
+        "5.0 %",
+        "50 %",
+        "100.0 %",
+        "100 %",
+    ]
+    assert counted(1, "step") == "1 step"
+    assert counted(1200, "entry") == "1,200 entries"
+
+
+def test_largest_remainders_add_up() -> None:
+    assert shares([1, 1, 1], 100) == [34, 33, 33]
+    assert shares([0, 0], 10) == [0, 0]
+    assert sum(shares([7, 11, 13, 10**18], 1000)) == 1000
