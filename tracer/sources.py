@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -39,7 +40,8 @@ def _open_run(path: Path) -> Trace:
         raise NotATraceError(f"{path}: a directory that is no saved run (it has no {RUN_MARKER})")
     from tracer.store import load_run
 
-    return load_run(path)
+    trace = load_run(path)
+    return replace(trace, meta=replace(trace.meta, source_kind="run", path=str(path)))
 
 
 def is_run(path: Path) -> bool:

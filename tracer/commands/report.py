@@ -134,7 +134,7 @@ def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
     listed = target.is_dir() and not is_run(target)
     for source in sources:
         try:
-            analyses.append(_analyse(source))
+            analyses.append(analyse_source(source))
         except NotATraceError as error:
             # A directory may hold other files besides: they are named, and no fault.
             if listed:
@@ -150,7 +150,8 @@ def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
     return analyses, failures
 
 
-def _analyse(path: Path) -> Analysis:
+def analyse_source(path: Path) -> Analysis:
+    """Read one recording and understand it."""
     from tracer.analyzers import analyze
     from tracer.sources import open_source
 
