@@ -11,8 +11,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.host import Host, Launches
-from tracer.analyzers.intervals import NONE, Longs, lookup
+from tracer.analyzers.host import HOST_KINDS, Host, Launches
+from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.events import KIND_CODE, Trace
 
 _SYNCHRONIZE = re.compile(r"(cuda|cu|hip)\w*Synchronize")
@@ -25,12 +25,16 @@ _ALLOCATOR = re.compile(
 )
 _MODULE_LOAD = re.compile(
     r"(cu|hip)(Module(Load|GetFunction|Unload)|Library(Load|GetKernel|GetModule|Unload))"
-    r"|(cuda|hip)(ModuleLoad|FuncGetAttributes|GetFuncBySymbol|LibraryLoad)|hiprtc|nvrtc"
+    r"|(cuda|hip)(ModuleLoad|LibraryLoad)|hiprtc|nvrtc"
 )
 _COMPILE_RANGE = re.compile(
     r".*\(dynamo_timed\)$|entire_frame_compile|CachingAutotuner\.|_compile\.|.*autotun(e|ing)"
     r"|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
     r"|compile_fx|TorchDynamo Cache Miss|triton\.compile|async_compile"
+)
+_COMPILE_FRAME = re.compile(
+    r".*triton/compiler/compiler\.py\(\d+\): compile$|.*torch/_dynamo/.*: _?compile(_inner)?$"
+    r"|.*torch/_inductor/.*: (compile_fx\w*|benchmark_all_configs|precompile|codegen\w*)$"
 )
 _AUTOTUNE = re.compile(r"CachingAutotuner\.|.*autotun(e|ing)", re.I)
 _OVERHEAD_COMPILE = re.compile(r".*(Lazy Function Loading|Driver Compiler|Module Loading)", re.I)
@@ -86,11 +90,10 @@ class Calls:
         mask: NDArray[np.bool_] = named & self.host.of_kind("runtime")
         return mask
 
-    def _ranges(self, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    def _ranges(self, pattern: re.Pattern[str], *kinds: str) -> NDArray[np.bool_]:
         named = self.trace.names_matching(lambda name: pattern.match(name) is not None)
-        host_row = np.zeros(len(self.trace.events), dtype=bool)
-        host_row[self.host.rows] = True
-        mask: NDArray[np.bool_] = named[self.trace.name_codes] & host_row
+        of_kind = np.isin(self.trace.kind_codes, [KIND_CODE[kind] for kind in kinds])
+        mask: NDArray[np.bool_] = named[self.trace.name_codes] & of_kind
         return mask
 
     @cached_property
@@ -103,13 +106,20 @@ class Calls:
         copies = np.flatnonzero(self._runtime(lambda n: _COPY.match(n) is not None))
         always = self._runtime(lambda n: _BLOCKING_COPY.match(n) is not None)
         work = self.trace.rows("memcpy")
-        at = lookup(self.launches.launch[work], copies)
-        ended = np.where(
-            at == NONE, np.iinfo(np.int64).max, self.trace.end_ns[work[at]] if work.size else 0
-        )
+        copied = take(work, lookup(self.launches.launch[work], copies))
+        never = np.iinfo(np.int64).max
+        ended = np.where(copied == NONE, never, self.trace.end_ns[np.maximum(copied, 0)])
         mask = np.zeros(len(self.trace.events), dtype=bool)
-        mask[copies] = self.trace.end_ns[copies] >= ended
+        mask[copies] = (self.trace.end_ns[copies] >= ended) & ~self._pinned(copied)
         return mask | always
+
+    def _pinned(self, copied: Longs) -> NDArray[np.bool_]:
+        """Copies with pinned memory on the host: their calls do not wait by themselves."""
+        table = self.trace.table("copies")
+        at = lookup(table["event"].to_numpy(), copied)
+        pinned = (table["source"].eq("pinned") | table["target"].eq("pinned")).to_numpy()
+        found: NDArray[np.bool_] = take(pinned.astype(np.int64), at) == 1
+        return found
 
     @cached_property
     def blocking(self) -> NDArray[np.bool_]:
@@ -125,15 +135,16 @@ class Calls:
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
-        return self._ranges(_COMPILE_RANGE)
+        ranges = self._ranges(_COMPILE_RANGE, "operator", "annotation")
+        return ranges | self._ranges(_COMPILE_FRAME, "frame")
 
     @cached_property
     def input(self) -> NDArray[np.bool_]:
-        return self._ranges(_INPUT)
+        return self._ranges(_INPUT, *HOST_KINDS)
 
     @cached_property
     def collecting(self) -> NDArray[np.bool_]:
-        return self._ranges(_COLLECTION)
+        return self._ranges(_COLLECTION, *HOST_KINDS)
 
     def overhead_ranges(self, compiles: bool) -> tuple[Longs, Longs]:
         """Starts and ends of the overhead rows that compile or load, or that are the profiler's."""

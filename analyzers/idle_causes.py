@@ -155,8 +155,8 @@ class GapView:
         return np.where(self.launch == NONE, self.finish, times[np.maximum(self.launch, 0)])
 
     def _launched_early(self) -> NDArray[np.bool_]:
-        """The next work was launched before the recording: it runs before all whose launch is
-        known, or its correlation is older than that of every recorded call. The host was in time."""
+        """The next work was launched before the recording, so the host was in time: it runs before
+        all whose launch is known, or its correlation is older than that of every call."""
         work = self.context.work
         starts = self.trace.start_ns[work.event]
         correlation = self.trace.events["correlation"].to_numpy()
@@ -166,7 +166,8 @@ class GapView:
         before = starts < (int(known.min()) if known.size else 0)
         older = correlation[work.event] < (int(calls.min()) if calls.size else 0)
         orphan = work.orphaned & (before | older)
-        return take(orphan.astype(np.int64), self.gaps.after) == 1
+        early: NDArray[np.bool_] = take(orphan.astype(np.int64), self.gaps.after) == 1
+        return early
 
     def _learn(self) -> Learned:
         launches = self.context.work.launches
@@ -186,14 +187,15 @@ class GapView:
 
     def _call_cost(self) -> int:
         """Median time that a launch holds the host."""
-        rows = np.flatnonzero(self.context.work.launches.launching)
+        launches = self.context.work.launches
+        rows = np.flatnonzero(launches.launching & ~launches.graph)
         cost = self.trace.end_ns[rows] - self.trace.start_ns[rows]
         return int(np.median(cost)) if cost.size else 0
 
     def _least_delay(self) -> int:
         """With few late launches: the shortest time from any launch to its work."""
         work = self.context.work
-        linked = work.launch != NONE
+        linked = take(work.launches.graph.astype(np.int64), work.launch) == 0
         delay = self.trace.start_ns[work.event[linked]] - self.trace.start_ns[work.launch[linked]]
         return int(delay[delay > 0].min()) if (delay > 0).any() else 0
 
@@ -370,7 +372,7 @@ def _with_drain(
     begin = trace.end_ns[waits]
     limit = np.minimum(view.next_launch(begin), np.append(begin[1:], _NEVER))
     stop = np.minimum(begin + pace, np.maximum(limit, begin))
-    held = trace.end_ns[waits] - trace.start_ns[waits]
+    held = np.where(limit == _NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
     far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
     times = np.unique(np.concatenate([start, begin, stop, far]))
     innermost = owner[np.searchsorted(start, times, side="right") - 1]
@@ -384,11 +386,15 @@ def _with_drain(
 def _causes(view: GapView, start: Longs, owner: Longs) -> NDArray[np.int8]:
     """What each segment means by the row that is innermost in it."""
     of_row = view.cause_of_row
-    cause = np.where(owner == NONE, HOST, of_row[np.maximum(owner, 0)]).astype(np.int8)
     length = np.append(start[1:], start[-1:]) - start
     length[0] = 0
-    cause[_library_work(view, length, owner)] = COMPILE
-    cause[_host_operators(view, length, owner)] = HOST
+    # Without operators in the recording a thread that only launches is dispatching in between.
+    paced = (not view.is_operator.any()) & (length <= view.learned.pace_ns)
+    silent = np.where(paced, LAUNCH, HOST)
+    cause = np.where(owner == NONE, silent, of_row[np.maximum(owner, 0)]).astype(np.int8)
+    dispatching = cause == LAUNCH
+    cause[dispatching & _library_work(view, length, owner)] = COMPILE
+    cause[dispatching & _host_operators(view, length, owner)] = HOST
     return cause
 
 

@@ -34,6 +34,7 @@ from tracer.analyzers.tables import (
     tabulate_kernels,
     tabulate_modules,
 )
+from tracer.analyzers.warmup import find_first_use
 from tracer.analyzers.work import collect_work
 from tracer.events import Trace, make_table, text_column
 
@@ -149,7 +150,8 @@ def assemble(context: Context) -> Analysis:
         slices["step"].to_numpy(), slices["bucket"].to_numpy(), slices["charged_ns"].to_numpy()
     )
     accounted = bool(work.trace.device_rows.size) or work.cpu_only
-    steps = _steps_table(plan, slices, accounted)
+    first_use = find_first_use(context.gaps, plan.start_ns, plan.end_ns)
+    steps = _steps_table(plan, slices, accounted, first_use.warmup)
     inside = _inside(lanes, *plan.window)
     window = _window(work, plan, slices, inside, accounted)
     exposed, overlapped = exposure(lanes, *plan.window)
@@ -214,7 +216,9 @@ def _charged(slices: pd.DataFrame, size: int) -> Longs:
     return out
 
 
-def _steps_table(plan: StepPlan, slices: pd.DataFrame, accounted: bool) -> pd.DataFrame:
+def _steps_table(
+    plan: StepPlan, slices: pd.DataFrame, accounted: bool, warmup: NDArray[np.bool_]
+) -> pd.DataFrame:
     step, work = slices["step"].to_numpy(), slices["work"].to_numpy()
     busy = np.zeros(len(plan.host), dtype=np.int64)
     counted = (step != NONE) & (work != NONE)
@@ -228,7 +232,7 @@ def _steps_table(plan: StepPlan, slices: pd.DataFrame, accounted: bool) -> pd.Da
             "start_ns": plan.start_ns,
             "wall_ns": plan.end_ns - plan.start_ns,
             "busy_ns": busy if accounted else np.full(busy.size, NONE),
-            "warmup": np.zeros(len(host), dtype=bool),
+            "warmup": warmup,
             "batch": [s.batch for s in host],
             "tokens": [s.tokens for s in host],
             "announced_ns": [s.start_ns for s in host],

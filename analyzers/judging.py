@@ -1,0 +1,50 @@
+"""What all rules share: severity from cost, findings grouped by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tracer.analysis import Analysis
+from tracer.findings import Check, CheckStatus, Finding, Severity
+
+# Shares of the window at which a cost is worth acting on, and at which it is the thing to act on.
+WARNING_RATIO, CRITICAL_RATIO = 0.005, 0.10
+
+
+def ratio_of(cost_ns: int | None, analysis: Analysis) -> float | None:
+    """Cost as a share of window x devices; None when either is not known."""
+    capacity = analysis.window.capacity_ns
+    return None if cost_ns is None or not capacity else cost_ns / capacity
+
+
+def severity_of(
+    cost_ns: int | None, analysis: Analysis, warning_ratio: float = WARNING_RATIO
+) -> Severity:
+    """info below half a percent of the window (or what the rule says), critical from a tenth on."""
+    ratio = ratio_of(cost_ns, analysis) or 0.0
+    if ratio >= CRITICAL_RATIO:
+        return "critical"
+    return "warning" if ratio >= warning_ratio else "info"
+
+
+def verdict(rule: str, findings: Iterable[Finding], reason: str = "") -> Check:
+    """found or clear, by whether the rule found something."""
+    status: CheckStatus = "found" if any(f.rule == rule for f in findings) else "clear"
+    return Check(rule, status, reason)
+
+
+def steady_steps(analysis: Analysis) -> list[int]:
+    """Steps that are not warm-up; all of them when there is nothing else."""
+    warm = analysis.steps["warmup"].to_numpy()
+    rows: list[int] = np.flatnonzero(~warm).tolist()
+    return rows or list(range(warm.size))
+
+
+def milliseconds(ns: float) -> str:
+    """Time for a sentence: 3 significant digits and a unit."""
+    for limit, unit, size in ((1e3, "ns", 1), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
+        if abs(ns) < limit:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns / 1e9:.3g} s"

@@ -1,0 +1,98 @@
+"""Where in the source something happened, from what the recording holds: Python frames, lines seen
+live, modules, operators."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from tracer.analyzers.attribution import Work
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.findings import Where
+
+_FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
+# Frames that are never the answer: built-ins, the framework, the standard library's plumbing, ours.
+_PLUMBING = re.compile(
+    r"<|.*(^|/)(torch|triton|torchgen)/|(.*/)?(contextlib|functools|threading|runpy|dataclasses"
+    r"|abc|enum|copy|typing|inspect|warnings|weakref|collections/\w+|concurrent/\w.*"
+    r"|multiprocessing/\w.*|importlib/\w.*)\.py\(|nn\.Module: "
+    r"|.*tracer/(recorder|collectors/\w+|commands/\w+)\.py\("
+)
+_FRAMEWORK = re.compile(r"DistributedDataParallel\.|FSDP|Optimizer\.|nccl:|Torch-Compiled|## Call ")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+_INSTANCE = re.compile(r"^([A-Z]\w*_)\d+$")
+
+
+@lru_cache(maxsize=65536)
+def parse_frame(name: str) -> Where | None:
+    """File, line and function of a Python frame that can be named; None for plumbing. The line is
+    where the function begins: recordings hold no other."""
+    if _PLUMBING.match(name):
+        return None
+    match = _FRAME.match(name)
+    if match is None:
+        return None
+    return Where(file=match["file"], line=int(match["line"]), function=match["function"])
+
+
+def folded(path: str) -> str:
+    """A module path with its layer numbers, or the instance number of a class, replaced, so that
+    like layers are one place."""
+    return _INSTANCE.sub(r"\1*", _NUMBER.sub("*", path))
+
+
+class Places:
+    """Looks up the place of host events of one trace."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.trace, self.host = work.trace, work.host
+        self.has_frames = bool(len(self.trace.table("frames")))
+        sites = self.trace.table("host_sites")
+        order = np.argsort(sites["time_ns"].to_numpy(), kind="stable")
+        self._sites = sites.iloc[order].reset_index(drop=True)
+        self._site_times: Longs = self._sites["time_ns"].to_numpy()
+
+    def of(self, event: int) -> Where:
+        """The innermost user frame around a host event, its module and its outermost operator."""
+        outer = int(self.host.outer_operator[event])
+        outer = int(self._framework_range[event]) if outer == NONE else outer
+        module = int(self.work.tree.of_event[event])
+        frame = self._frame(event) or self._site(event) or Where()
+        return Where(
+            frame.file,
+            frame.line,
+            frame.function,
+            self.work.tree.paths[module] if module != NONE else None,
+            self.trace.names[self.trace.name_codes[outer]] if outer != NONE else None,
+        )
+
+    @cached_property
+    def _framework_range(self) -> Longs:
+        """The innermost range of the framework itself around each event: what waits in it was not
+        written by the user."""
+        named = self.trace.names_matching(lambda name: _FRAMEWORK.match(name) is not None)
+        return self.host.nearest(named[self.trace.name_codes] & self.host.of_kind("annotation"))
+
+    def _frame(self, event: int) -> Where | None:
+        row = event
+        while row != NONE:
+            found = parse_frame(self.trace.names[self.trace.name_codes[row]])
+            if found is not None:
+                return found
+            row = int(self.host.parent[row])
+        return None
+
+    def _site(self, event: int) -> Where | None:
+        """A line that the recorder's hook saw while the operator around this event ran."""
+        operator = int(self.host.outer_operator[event])
+        around = operator if operator != NONE else event
+        start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
+        # The hook stamps its time within microseconds of the profiler's clock.
+        first = int(np.searchsorted(self._site_times, start - 2000))
+        if first == self._site_times.size or self._site_times[first] > end + 2000:
+            return None
+        row = self._sites.iloc[first]
+        return Where(str(row["file"]), int(row["line"]), str(row["function"]))
