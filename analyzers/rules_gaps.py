@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import Analysis, RuleResult
-from tracer.analyzers.calls import is_autotune, is_module_load
+from tracer.analyzers.calls import is_autotune
 from tracer.analyzers.idle import CAUSE_CODE
 from tracer.analyzers.idle_causes import GapView
 from tracer.analyzers.intervals import NONE, Longs, take
@@ -81,7 +81,9 @@ class IdlePieces:
         self.work, self.trace = context.work, context.work.trace
         self.places = Places(context.work)
         self.length: Longs = self.gaps.end_ns - self.gaps.start_ns
-        self.pace_ns = GapView(context).learned.pace_ns
+        view = GapView(context)
+        self.pace_ns = view.learned.pace_ns
+        self.compiling = context.work.host.nearest(view.calls.compiling)
 
     def of_cause(self, cause: str) -> Longs:
         """Pieces with this cause."""
@@ -365,18 +367,15 @@ def _compile(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
 
 
 def _kind(pieces: IdlePieces, event: int) -> str:
-    if event == NONE:
+    """compile and autotune where a range around the event says so, else a library's own work."""
+    around = int(pieces.compiling[event]) if event != NONE else NONE
+    if around == NONE:
         return "library-plan"
-    name = pieces.trace.names[pieces.trace.name_codes[event]]
-    row = event
-    while row != NONE:
-        around = pieces.trace.names[pieces.trace.name_codes[row]]
-        if is_autotune(around):
-            return "autotune"
-        row = int(pieces.work.host.parent[row])
-    if is_module_load(name) or pieces.work.host.of_kind("operator")[event]:
-        return "library-plan"
-    return "library-plan" if pieces.work.launches.launching[event] else "compile"
+    return "autotune" if is_autotune(_name(pieces, around)) else "compile"
+
+
+def _name(pieces: IdlePieces, event: int) -> str:
+    return str(pieces.trace.names[pieces.trace.name_codes[event]])
 
 
 def _subject(pieces: IdlePieces, event: int) -> str:
@@ -385,7 +384,7 @@ def _subject(pieces: IdlePieces, event: int) -> str:
         return ""
     operator = int(pieces.work.host.operator[event])
     row = operator if operator != NONE else event
-    return str(pieces.trace.names[pieces.trace.name_codes[row]])
+    return _name(pieces, row)
 
 
 def _compile_finding(
