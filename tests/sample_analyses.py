@@ -79,7 +79,7 @@ def plan_finding(steps: Sequence[int]) -> Finding:
         steps=tuple(steps),
         where=Where("llama.py", 241, "forward", "layers.0.self_attn", "aten::_cudnn_attention"),
         detail={"kind": "library-plan"},
-        advice="Use flash attention, or a KV cache of fixed length. Then nothing is built again.",
+        advice="Each length costs this once. Use flash attention, or a KV cache of fixed length.",
         gain_ns=35_000_000 * len(steps),
     )
 

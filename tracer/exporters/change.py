@@ -43,11 +43,13 @@ def _finding_sentence(level: Level, cost: Cost) -> str:
     finding = cost.finding
     each = " a step" if cost.of_steps > 1 else ""
     text = capital(inert(finding.title).rstrip("."))
+    if finding.where.file is not None and finding.where.line is not None:
+        text += f" at {inert(finding.where.file)}:{finding.where.line}"
     if cost.cost_ns is not None:
-        text += f": {duration_text(cost.cost_ns)}{each}"
+        text += f" ({duration_text(cost.cost_ns)}{each})"
     text += "."
     if finding.advice:
-        text += f" {first_sentence(inert(finding.advice))}"
+        text += f" {last_sentence(inert(finding.advice))}"
     return text + _gain_clause(level, cost, each)
 
 
@@ -61,11 +63,10 @@ def _gain_clause(level: Level, cost: Cost, each: str) -> str:
     return f" That would gain {duration_text(gain)}{each}."
 
 
-def first_sentence(text: str) -> str:
-    """The text up to the end of its first sentence."""
-    end = re.search(r"[.!?](?=\s+[A-Z`])", text)
-    first = text[: end.end()] if end else text
-    return first if first.endswith((".", "!", "?")) else first + "."
+def last_sentence(text: str) -> str:
+    """The last sentence of an advice: what to do comes after the evidence."""
+    last = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text.strip())[-1]
+    return last if last.endswith((".", "!", "?")) else last + "."
 
 
 def _general_advice(analysis: Analysis, level: Level) -> str | None:

@@ -146,7 +146,8 @@ def _step_chart(page: Page, analysis: Analysis) -> list[Text]:
     bins = min(len(walls), room)
     edges = np.linspace(0, len(walls), bins + 1).astype(int)
     highest = np.maximum.reduceat(walls, edges[:-1])
-    letters = "".join(_step_letters(analysis)[first] for first in edges[:-1])
+    letters_by_step = _step_letters(analysis)
+    letters = "".join(letters_by_step[first] for first in edges[:-1])
     top = duration_text(int(walls.max()))
     left = pad(f"0 to {top}", 2, "right")
     indent = len(left) + 3

@@ -45,7 +45,8 @@ def small(text: str) -> str:
 
 
 def _has_own_case(text: str) -> bool:
-    return any(c.isupper() for c in text.partition(" ")[0][1:])
+    word = text.partition(" ")[0]
+    return any(c.isupper() for c in word[1:]) or not word.rstrip(",:;").isalpha()
 
 
 def pair(level: Level, ns: int) -> str:
