@@ -21,7 +21,7 @@ from tracer.analyzers.kernel_table import KernelName, describe
 from tracer.analyzers.modules import ModuleTree
 from tracer.analyzers.operator_names import operator_role
 from tracer.analyzers.roles import Roles, find_roles
-from tracer.events import KIND_CODE, Trace
+from tracer.events import KIND_CODE, Note, Trace
 
 HOW_CODE = {how: code for code, how in enumerate(HOW)}
 COMPUTE, COLLECTIVE, TRANSFER_CLASS = 0, 1, 2
@@ -55,7 +55,8 @@ _CORE_OPERATORS = ("aten::softmax", "aten::_softmax", "aten::bmm", "aten::baddbm
 @dataclass(frozen=True)
 class Work:
     """Everything that can fill time, with the host's side of it. Arrays are aligned with `event`;
-    `site` is the host row that stands for it: its launch, or the leaf operator itself."""
+    `site` is the host row that stands for it: its launch, the captured launch for a node of a graph
+    replay, or the leaf operator itself."""
 
     trace: Trace
     host: Host
@@ -66,6 +67,8 @@ class Work:
     launch: Longs
     work_class: NDArray[np.int8]
     cpu_only: bool
+    replayed: NDArray[np.bool_]  # nodes of graph replays whose capture was seen
+    notes: tuple[Note, ...] = ()
 
     @cached_property
     def name_code(self) -> NDArray[np.int32]:
@@ -76,8 +79,8 @@ class Work:
     def operator(self) -> Longs:
         if self.cpu_only:
             return self.event
-        found: Longs = self.launches.operator[self.event]
-        return found
+        of_node = take(self.host.operator, np.where(self.replayed, self.site, NONE))
+        return np.where(of_node == NONE, self.launches.operator[self.event], of_node)
 
     @cached_property
     def forward(self) -> Longs:
@@ -123,13 +126,15 @@ class Attribution:
     how: NDArray[np.int8]
     confidence: NDArray[np.float64]
     direction: NDArray[np.int8]
+    replayed: NDArray[np.bool_]
 
     def fill(self, rows: Longs, bucket: NDArray[np.int16], how: str, confidence: float) -> None:
         """Give these rows a bucket where they have none yet and `bucket` is one."""
         take_it = (self.bucket[rows] == _OPEN) & (bucket != _OPEN)
         rows = rows[take_it]
         self.bucket[rows] = bucket[take_it]
-        self.how[rows] = HOW_CODE[how]
+        captured = self.replayed[rows] & (how in ("module", "operator"))
+        self.how[rows] = np.where(captured, HOW_CODE["graph"], HOW_CODE[how])
         self.confidence[rows] = confidence
 
     @property
@@ -149,6 +154,7 @@ def attribute(work: Work, rungs: tuple[Rung, ...] | None = None) -> tuple[Attrib
         np.full(size, HOW_CODE["none"], dtype=np.int8),
         np.zeros(size),
         _directions(work),
+        work.replayed,
     )
     roles = find_roles(work.tree, _core_modules(work))
     out.fill(np.flatnonzero(work.orphaned), _constant(work.orphaned, UNATTRIBUTED), "none", 0.0)

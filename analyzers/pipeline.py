@@ -50,6 +50,11 @@ class StepPlan:
     found: bool  # False: no step was recognised and the window stands for one
 
     @property
+    def found_steps(self) -> list[HostStep]:
+        """The steps that were recognised; none when the window stands for one."""
+        return self.host if self.found else []
+
+    @property
     def window(self) -> tuple[int, int]:
         return int(self.start_ns[0]), int(self.end_ns.max())
 
@@ -121,9 +126,10 @@ def plan_steps(work: Work, lanes: Lanes, found: list[HostStep]) -> StepPlan:
         return _one_step(work)
     announced = np.array([step.start_ns for step in found], dtype=np.int64)
     host_end = np.array([step.end_ns for step in found], dtype=np.int64)
-    site = np.where(work.site == NONE, 0, work.site)
-    work_step = steps_at(work.trace.start_ns[site], announced, host_end + 1)
-    work_step = np.where((work.site == NONE) | work.orphaned, NONE, work_step)
+    asked = work.event if work.cpu_only else work.launch
+    asked_at = work.trace.start_ns[np.maximum(asked, 0)]
+    work_step = steps_at(asked_at, announced, host_end + 1)
+    work_step = np.where((asked == NONE) | work.orphaned, NONE, work_step)
     start, end = settle_steps(announced, host_end, work_step, lanes.end_ns)
     return StepPlan(found, start, end, work_step, True)
 
@@ -175,7 +181,9 @@ def assemble(context: Context) -> Analysis:
         breakdown_reason="" if accounted else "launches were recorded and no device row was",
         cpu_only=work.cpu_only,
         facts=dict(work.trace.meta.facts),
-        notes=work.trace.notes + integrity_notes(work, plan.host if plan.found else []),
+        notes=work.trace.notes
+        + work.notes
+        + integrity_notes(work, plan.host if plan.found else []),
         observer_reason="no steps of this loop were measured without the profiler",
     )
 

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.attribution import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Work, range_operation
+from tracer.analyzers.graphs import map_replays
 from tracer.analyzers.host import Host, Launches
-from tracer.analyzers.intervals import Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.analyzers.kernel_table import describe
 from tracer.analyzers.modules import ModuleTree
 from tracer.events import KIND_CODE, Trace
@@ -21,7 +22,8 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     cpu_only = not rows.size and not launches.launching.any()
     event = host.leaf_operators if cpu_only else rows
     launch = launches.launch[event]
-    site = event if cpu_only else launch
+    replays = map_replays(host, launches, event, launch)
+    site = event if cpu_only else np.where(replays.site == NONE, launch, replays.site)
     return Work(
         trace,
         host,
@@ -32,6 +34,8 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
         launch,
         _classes(trace, host, event, site, cpu_only),
         cpu_only,
+        replays.site != NONE,
+        replays.notes,
     )
 
 
