@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,3 +78,34 @@ def value_of(message: Any) -> Any:
 def attributes_of(message: Any) -> dict[str, Any]:
     """Attributes of a span, an event or a resource."""
     return {item.key: value_of(item.value) for item in message.attributes}
+
+
+def write_kineto(trace: Trace, path: Path) -> Path:
+    """The trace as a PyTorch profiler's file."""
+    events = trace.events
+    columns = [events[c].tolist() for c in ("kind", "name", "start_ns", "duration_ns", "stream")]
+    correlations = events["correlation"].tolist()
+    rows = [
+        {
+            "ph": "X",
+            "cat": _CATEGORY[kind],
+            "name": name,
+            "pid": 0 if kind == "kernel" else 77,
+            "tid": stream if kind == "kernel" else 77,
+            "ts": (start - BASE_NS) / 1000,
+            "dur": duration / 1000,
+            "args": {
+                **({} if correlation < 0 else {"correlation": correlation}),
+                **({"device": 0, "stream": stream} if kind == "kernel" else {}),
+            },
+        }
+        for kind, name, start, duration, stream, correlation in zip(
+            *columns, correlations, strict=True
+        )
+    ]
+    head = {"schemaVersion": 1, "deviceProperties": [], "baseTimeNanoseconds": BASE_NS}
+    path.write_text(json.dumps(head | {"traceEvents": rows}))
+    return path
+
+
+_CATEGORY = {"annotation": "user_annotation", "runtime": "cuda_runtime", "kernel": "kernel"}

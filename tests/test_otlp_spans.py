@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.otlp_receiver import HttpReceiver
 from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis, kernel_trace
 from tracer.analysis import GROUPS, Analysis
 from tracer.analyzers import analyze
+from tracer.collectors.kineto import read_kineto
 from tracer.exporters.json_report import to_report
 from tracer.exporters.otlp import current_context, export_otlp
 from tracer.exporters.otlp.export import Content, plan_recordings
@@ -80,7 +82,7 @@ def assert_totals(analysis: Analysis, spans: Sequence[Any]) -> None:
     assert groups == {group: report["breakdown"][group]["ns"] for group in GROUPS}
     run = attributes_of(level(spans, "run")[0])
     assert {g: run[f"tracer.{g}_ns"] for g in GROUPS} == groups
-    steps = [attributes_of(span) for span in level(spans, "step")]
+    steps = sorted(map(attributes_of, level(spans, "step")), key=lambda step: step["tracer.step"])
     if len(steps) == len(report["steps"]):
         assert [{g: s[f"tracer.{g}_ns"] for g in GROUPS} for s in steps] == [
             step["breakdown"] for step in report["steps"]
@@ -174,6 +176,19 @@ def test_less_room_means_less_detail_and_the_same_totals(max_spans: int, wanted:
     covered = sum(attributes_of(span)["tracer.count"] for span in level(spans, "step"))
     assert covered == steps if wanted != "run" else covered == 190
     assert run["tracer.folded.how"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["h200/decode_llama8b_modules", "h200/train_lora_4layer", "h200x2/tp_decode_rank0",
+     "h200/graph_llama8b_capture_and_replay"],
+)  # fmt: skip
+def test_totals_of_real_recordings(shared: Path, name: str) -> None:
+    analysis = analyze(read_kineto(shared / f"{name}.json.gz"))
+    spans = spans_of(analysis)
+    assert len(spans) <= 4000
+    assert_tree(spans)
+    assert_totals(analysis, spans)
 
 
 def test_case_38_a_trace_of_100_000_kernels_is_folded() -> None:

@@ -103,6 +103,10 @@ def _check_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--to {args.to} writes a file: receiver options belong to --to otlp")
     if args.to == "otlp" and args.out and args.endpoint:
         raise UsageError("give --endpoint to send the spans, or --out to write them to a file")
+    if args.to == "otlp":
+        from tracer.exporters.otlp.export import check
+
+        check(_arguments(args), _content(args), _delivery(args))
 
 
 def _is_span_file(path: str) -> bool:

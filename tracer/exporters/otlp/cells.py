@@ -204,13 +204,21 @@ def exact_blocks(analysis: Analysis) -> Blocks:
 def folded_blocks(analysis: Analysis) -> Blocks:
     """The same with repeated layers as one: `model.layers.*.mlp`."""
     exact = exact_blocks(analysis)
-    folded = [_NUMBER.sub("*", name) for name in exact.names]
+    types = analysis.modules["type"].astype(str).to_numpy()[exact.module].tolist()
+    folded = [_fold_name(name, kind) for name, kind in zip(exact.names, types, strict=True)]
     names = list(dict.fromkeys(folded))
     place = {name: code for code, name in enumerate(names)}
     codes = np.array([place[name] for name in folded], dtype=np.int64)
     module = np.array([exact.module[folded.index(name)] for name in names], dtype=np.int64)
     of_module = codes[exact.of_module] if len(codes) else exact.of_module
     return Blocks(names, of_module, module)
+
+
+def _fold_name(path: str, kind: str) -> str:
+    """The path without the numbers of its layers; of a name by order of call (`MLP_3`) the class."""
+    if kind and re.fullmatch(rf"{re.escape(kind)}_\d+", path):
+        return kind
+    return _NUMBER.sub("*", path)
 
 
 def _block_rows(analysis: Analysis) -> Ints:

@@ -49,6 +49,7 @@ class Clock:
         self._patience_s = min(patience_s, deadline_s)
         self._started = self._progressed = time.monotonic()
         self._stopped = threading.Event()
+        self._interrupt: Callable[[], None] = lambda: None
 
     def remaining_s(self) -> float:
         """Time left, of the whole and since the last progress."""
@@ -69,8 +70,14 @@ class Clock:
         """Wait, but not beyond the end."""
         self._stopped.wait(min(seconds, max(self.remaining_s(), 0.0)))
 
+    def interrupt_with(self, interrupt: Callable[[], None]) -> None:
+        """What ends a request under way when the clock is stopped."""
+        self._interrupt = interrupt
+
     def stop(self) -> None:
+        """End the delivery from another thread."""
         self._stopped.set()
+        self._interrupt()
 
 
 class Pace:

@@ -108,8 +108,7 @@ def send_analyses(
     environ: Mapping[str, str] | None = None,
 ) -> DeliveryReport:
     """The same with the arguments grouped."""
-    target = resolve(arguments, environ)
-    _check(content, delivery)
+    target = check(arguments, content, delivery, environ)
     recordings = plan_recordings(analyses, content, environ)
     spans = sum(recording.spans for recording in recordings)
     _warn(analyses, spans)
@@ -125,8 +124,7 @@ def send_analyses(
 def send_file(path: Path, arguments: Arguments, delivery: Delivery) -> DeliveryReport:
     """Send a file of undelivered spans, as they were made. What is left replaces the file only
     when nothing of it was lost."""
-    target = resolve(arguments)
-    _check(Content(), delivery)
+    target = check(arguments, Content(), delivery)
     spans = sum(batch.count for batch in read_batches(path))
     kept = delivery.keep if delivery.keep is not None else path
     run = _Run(target, Delivery(delivery.deadline, kept, delivery.on_start), spans, [])
@@ -147,6 +145,7 @@ class _Run:
     def send(self, made: Iterable[Batch]) -> DeliveryReport:
         target = self._target
         transport = open_transport(target)
+        self.clock.interrupt_with(transport.abort)
         try:
             courier = Courier(transport, self.clock, target.timeout_s, self._keeper.keep)
             tally = courier.deliver(made)
@@ -208,7 +207,16 @@ def _kept_path(keep: str | os.PathLike[str] | None, traces: list[str]) -> Path:
     return Path(keep) / name if Path(keep).is_dir() else Path(keep)
 
 
-def _check(content: Content, delivery: Delivery) -> None:
+def check(
+    arguments: Arguments,
+    content: Content,
+    delivery: Delivery,
+    environ: Mapping[str, str] | None = None,
+) -> Target:
+    """Where it goes; an error for a wrong argument, before anything is read or sent."""
+    for context in (content.traceparent, *content.links):
+        if context is not None:
+            from_argument(context)
     if content.detail not in ("folded", "kernels"):
         raise UsageError(f"detail {content.detail!r}: use folded or kernels")
     if content.max_spans < MIN_MAX_SPANS:
@@ -216,6 +224,7 @@ def _check(content: Content, delivery: Delivery) -> None:
     deadline = delivery.deadline
     if deadline is not None and not (math.isfinite(deadline) and deadline > 0):
         raise UsageError(f"deadline {deadline!r}: give seconds above 0")
+    return resolve(arguments, environ)
 
 
 def _warn(analyses: Sequence[Analysis], spans: int) -> None:

@@ -68,9 +68,9 @@ class DeliveryReport:
         return "\n".join([self._first_line(), *self._details()])
 
     def _first_line(self) -> str:
-        whole = f"{self.accepted:,} of {self.produced:,} spans delivered to {self.endpoint}"
-        took = f" ({self.protocol}, {self.elapsed_s:.2f} s)"
-        return (whole if self.accepted else f"not delivered: {whole}") + took
+        verb, lead = ("delivered to", "") if self.accepted else ("reached", "not delivered: ")
+        spans = f"{lead}{self.accepted:,} of {self.produced:,} spans {verb} {self.endpoint}"
+        return f"{spans} ({self.protocol}, {self.elapsed_s:.2f} s)"
 
     def _details(self) -> list[str]:
         lines = [f"  trace {trace_id}" for trace_id in self.trace_ids[:8] if self.accepted]

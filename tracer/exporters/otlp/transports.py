@@ -290,7 +290,7 @@ class GrpcTransport:
 
 
 _TLS_WORDS = ("CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER", "handshake failed", "Handshake")
-_NOT_SENT_WORDS = ("failed to connect", "dns resolution failed", "name resolution")
+_NOT_SENT_WORDS = ("failed to connect", "dns resolution failed", "errors resolving")
 
 
 def _retry_delay(error: Any) -> float | None:

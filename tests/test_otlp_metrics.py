@@ -1,0 +1,196 @@
+"""Metrics, and exports from a thread that the program never waits for."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.otlp_receiver import GrpcReceiver, HttpReceiver, SilentServer, closed_port
+from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis
+from tracer.analysis import Analysis
+from tracer.events import SIDE_TABLES, make_table
+from tracer.exporters.otlp import BackgroundExport, export_otlp
+from tracer.exporters.otlp.metrics import PeriodicMetrics, Sample, sample_of, step_points
+from tracer.exporters.otlp.options import Arguments, resolve
+
+STAGES = [
+    {"name": "queue", "start_ns": BASE_NS, "duration_ns": 10_000_000},
+    {"name": "prefill", "start_ns": BASE_NS + 10_000_000, "duration_ns": 30_000_000},
+    {"name": "decode", "start_ns": BASE_NS + 40_000_000, "duration_ns": 100_000_000},
+]
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    """Two steps, GPU counters and one request."""
+    made = kernel_analysis(2, 50)
+    metrics = make_table(
+        SIDE_TABLES["metrics"],
+        {
+            "device": [0, 0, 0, 0],
+            "metric": ["power_w", "power_w", "utilization_ratio", "novel_thing"],
+            "time_ns": [BASE_NS, BASE_NS + 5, BASE_NS, BASE_NS],
+            "value": [300.0, 410.5, 0.75, 3.0],
+        },
+    )
+    trace = replace(made.trace, tables={**made.trace.tables, "metrics": metrics})
+    request = {"id": "r", "stages": STAGES, "tokens": 11, "model": "m", "operation": "chat"}
+    return replace(made, trace=trace, requests=(request,))
+
+
+def metrics_of(receiver: HttpReceiver | GrpcReceiver) -> dict[str, Any]:
+    return {
+        metric.name: metric
+        for request in receiver.metrics
+        for resource in request.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_metrics_of_a_recording(analysis: Analysis, protocol: str) -> None:
+    receiver = GrpcReceiver() if protocol == "grpc" else HttpReceiver()
+    with receiver:
+        report = export_otlp(
+            analysis, endpoint=receiver.endpoint, protocol=protocol, metrics=True, environ={}
+        )
+    found = metrics_of(receiver)
+    assert report.complete and report.metrics_accepted == len(sample_of(analysis).points)
+    steps = found["tracer.step.duration"]
+    (point,) = steps.histogram.data_points
+    walls = analysis.steps["wall_ns"]
+    assert steps.unit == "s" and point.count == 2
+    assert point.sum == pytest.approx(walls.sum() / 1e9)
+    assert (
+        sum(point.bucket_counts) == 2 and len(point.bucket_counts) == len(point.explicit_bounds) + 1
+    )
+    shares = {
+        attributes_of(p)["tracer.group"]: p.as_double
+        for p in found["tracer.group.ratio"].gauge.data_points
+    }
+    assert sum(shares.values()) == pytest.approx(1.0)
+    window = analysis.window
+    (busy,) = found["tracer.device.busy"].gauge.data_points
+    assert busy.as_double == pytest.approx((window.busy_ns or 0) / window.capacity_ns)
+
+
+def test_device_counters_follow_the_conventions(analysis: Analysis) -> None:
+    points = {p.name: p for p in sample_of(analysis).points}
+    power: Any = points["hw.power"]
+    assert (power.unit, power.value) == ("W", 410.5)  # the last sample
+    assert power.attributes == {"hw.id": "0", "hw.type": "gpu"}
+    assert points["hw.gpu.utilization"].unit == "1"
+    assert "tracer.device.novel_thing" in points
+
+
+def test_request_histograms_follow_the_conventions(analysis: Analysis) -> None:
+    points: dict[str, Any] = {p.name: p for p in sample_of(analysis).points}
+    assert points["gen_ai.server.request.duration"].values == [pytest.approx(0.14)]
+    assert points["gen_ai.server.time_to_first_token"].values == [pytest.approx(0.04)]
+    per_token = points["gen_ai.server.time_per_output_token"]
+    assert per_token.values == [pytest.approx(0.01)]  # 100 ms for the ten tokens after the first
+    assert per_token.bounds[0] == 0.01 and per_token.bounds[-1] == 2.5
+    assert per_token.attributes["gen_ai.request.model"] == "m"
+
+
+def test_without_requests_there_are_no_request_metrics() -> None:
+    names = {point.name for point in sample_of(kernel_analysis(1, 10)).points}
+    assert not any(name.startswith("gen_ai.") for name in names)
+
+
+def test_a_failure_of_metrics_is_told(analysis: Analysis) -> None:
+    variables = {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://127.0.0.1:{closed_port()}/v1/metrics",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+    }
+    with HttpReceiver() as receiver:
+        variables["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = receiver.endpoint + "/v1/traces"
+        report = export_otlp(analysis, metrics=True, environ=variables)
+    assert report.accepted == report.produced and not report.complete
+    assert "refused" in report.metrics_failure and "metrics not delivered" in report.text()
+
+
+def test_periodic_metrics_send_at_an_interval_and_once_more_at_the_end() -> None:
+    arrived = threading.Event()
+    asked: list[int] = []
+
+    def sample() -> Sample | None:
+        asked.append(1)
+        if len(asked) == 1:
+            return None  # nothing to say yet
+        if len(asked) >= 3:
+            arrived.set()
+        points = step_points({"decode": [1_000_000] * len(asked)}, {"decode": 30.0})
+        return Sample(BASE_NS, BASE_NS + len(asked), tuple(points))
+
+    with HttpReceiver() as receiver:
+        target = resolve(
+            Arguments(endpoint=receiver.endpoint, protocol="http/protobuf"), {}, "metrics"
+        )
+        periodic = PeriodicMetrics(target, sample, {"service.name": "s"}, interval_s=0.01)
+        periodic.start()
+        assert arrived.wait(20)
+        periodic.stop(within_s=20)
+    assert periodic.failed == 0 and periodic.sent == len(receiver.metrics) == len(asked) - 1
+    counts = [
+        r.resource_metrics[0].scope_metrics[0].metrics[0].histogram.data_points[0].count
+        for r in receiver.metrics
+    ]
+    assert counts == sorted(counts)  # sums since the start
+
+
+def test_periodic_metrics_to_nobody_are_counted_and_hold_nobody() -> None:
+    endpoint = f"http://127.0.0.1:{closed_port()}"
+    target = resolve(Arguments(endpoint=endpoint, protocol="http/protobuf"), {}, "metrics")
+    sample = Sample(0, 1, tuple(step_points({"": [5]}, {})))
+    periodic = PeriodicMetrics(target, lambda: sample, {}, interval_s=60)
+    periodic.start()
+    periodic.stop(within_s=20)
+    assert (periodic.sent, periodic.failed) == (0, 1) and "refused" in periodic.last_failure
+
+
+def background(analysis: Analysis, endpoint: str, keep: Path) -> BackgroundExport:
+    return BackgroundExport(
+        lambda on_start: export_otlp(
+            analysis, endpoint=endpoint, protocol="http/protobuf", keep=keep, environ={},
+            on_start=on_start,
+        )
+    ).start()  # fmt: skip
+
+
+def test_a_background_export_reports(analysis: Analysis, tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        under_way = background(analysis, receiver.endpoint, tmp_path / "k.otlp")
+        report = under_way.wait(20)
+        under_way.finish()
+    assert report is not None and report.complete and receiver.received == report.produced
+
+
+def test_a_program_that_ends_is_not_held_by_a_silent_collector(
+    analysis: Analysis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The export is ended long before its deadline, and what it had is kept."""
+    with SilentServer() as server:
+        endpoint = f"http://127.0.0.1:{server.port}"
+        under_way = background(analysis, endpoint, tmp_path / "k.otlp")
+        under_way.finish(grace_s=0.3)
+        under_way.wait(20)
+    report = under_way.report
+    assert report is not None and report.dropped == report.produced
+    assert report.undelivered == tmp_path / "k.otlp"
+    assert "not delivered" in caplog.text
+
+
+def test_a_wrong_argument_in_the_background_is_told(
+    analysis: Analysis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    under_way = background(analysis, "ftp://nowhere", tmp_path / "k.otlp")
+    under_way.wait(20)
+    under_way.finish()
+    assert under_way.report is None and "ftp://nowhere" in str(under_way.error)
+    assert "ftp://nowhere" in caplog.text
