@@ -26,6 +26,7 @@ class Gpu:
     bf16_flops_per_s: float | None = None
     fp8_flops_per_s: float | None = None
     basis: str = "datasheet, dense"
+    kind: str = "GPU"
 
     def peak(self, precision: str) -> float | None:
         """The matmul rate for weights of this precision; 4-bit and int8 weights are multiplied in
@@ -75,15 +76,24 @@ def match_gpu(name: str) -> Gpu | None:
         names = [row["name"], *filter(None, row["aliases"].split(";"))]
         if wanted in {_plain(known) for known in names}:
             return _gpu(row)
-    candidates = [row for row in _rows() if wanted.startswith(_plain(row["name"].split(" SXM")[0]))]
-    usable = [row for row in candidates if _same_form(row["name"], wanted)]
-    return _gpu(max(usable, key=lambda row: len(row["name"]))) if usable else None
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    usable = [row for row in _rows() if _is_model(row["name"], words) and _same_form(row, wanted)]
+    return _gpu(usable[0]) if len(usable) == 1 else None
 
 
-def _same_form(known: str, wanted: str) -> bool:
-    """A PCIe card is another GPU than the SXM module, and a smaller memory another card."""
-    other = re.search(r"pcie|nvl|40gb|64gb|96gb|ada|laptop|super|mobile|slice|mig", wanted)
-    return other is None or other.group() in _plain(known)
+def _is_model(known: str, words: set[str]) -> bool:
+    """Whether the words of a driver's name hold the model of the table: `H100`, `RTX 4090`."""
+    model = re.sub(r"\b(sxm|pcie|\d+gb)\b", "", known.lower()).split()
+    return set(model) <= words
+
+
+def _same_form(row: Mapping[str, str], wanted: str) -> bool:
+    """A PCIe card is another GPU than the SXM module, and another memory another card."""
+    known = _plain(row["name"])
+    told = re.findall(r"pcie|nvl|40gb|64gb|96gb|ada|laptop|super|mobile|mig", wanted)
+    if "pcie" in known and "pcie" not in wanted:
+        return False
+    return all(form in known for form in told)
 
 
 def named_gpu(name: str) -> Gpu:

@@ -41,7 +41,7 @@ def _measure_cuda(torch: Any) -> Gpu:
     copy = _copy_rate(torch, "cuda", count, _cuda_seconds)
     flops = _matmul_rate(torch, "cuda", _GPU_MATMUL, _cuda_seconds)
     return Gpu(
-        name=f"{properties.name} (measured)",
+        name=str(properties.name),
         memory_bytes=int(properties.total_memory),
         bandwidth_bytes_per_s=copy,
         measured_copy_bytes_per_s=copy,
@@ -55,7 +55,8 @@ def _measure_cpu(torch: Any) -> Gpu:
     copy = _copy_rate(torch, "cpu", _CPU_COPY_BYTES, _clock_seconds)
     flops = _matmul_rate(torch, "cpu", _CPU_MATMUL, _clock_seconds)
     return Gpu(
-        name="this CPU (measured)",
+        name="here",
+        kind="CPU",
         memory_bytes=_cpu_memory_bytes(),
         bandwidth_bytes_per_s=copy,
         measured_copy_bytes_per_s=copy,

@@ -46,6 +46,7 @@ from tracer.sizing.shape import ModelShape
 from tracer.sizing.training import (
     Regime,
     TrainingMemory,
+    can_adapt,
     gpus_when_sharded,
     training_memory,
 )
@@ -70,7 +71,9 @@ def make_plan(
     training = tuple(
         training_memory(shape, regime, choice.training)
         for regime in regimes
-        if shape.layers is not None and shape.hidden is not None
+        if shape.layers is not None
+        and shape.hidden is not None
+        and (regime == "full" or can_adapt(shape))
     )
     planned = tuple(_split(shape, choice, tensor, pipeline) for tensor, pipeline in splits)
     return Plan(
@@ -124,7 +127,7 @@ def _facts(shape: ModelShape, name: str | None) -> ModelFacts:
 def _cache_facts(shape: ModelShape, choice: Choice) -> CacheFacts:
     each = choice.cache_bytes
     source = choice.source_tokens
-    lengths = sorted({*LENGTHS, choice.context})
+    lengths = sorted({*_lengths(shape), choice.context})
     return CacheFacts(
         dtype=choice.cache,
         bytes_per_token=token_bytes(shape, each),
@@ -190,6 +193,14 @@ def _kv_tokens(shape: ModelShape, room: int, choice: Choice) -> Figure | None:
     return Figure(room // int(each.value), f"{number(room)} bytes / {number(each.value)}")
 
 
+def _lengths(shape: ModelShape) -> list[int]:
+    """Usual lengths up to the longest that the model was made for."""
+    longest = shape.longest
+    if longest is None:
+        return list(LENGTHS)
+    return [*(tokens for tokens in LENGTHS if tokens < longest), min(longest, LENGTHS[-1])]
+
+
 def only_full(shape: ModelShape) -> bool:
     """Whether each token of a sequence costs the same."""
     return all(cache.kind in ("full", "latent") for cache in shape.caches)
@@ -198,9 +209,7 @@ def only_full(shape: ModelShape) -> bool:
 def _sequences(shape: ModelShape, room: int, choice: Choice) -> Iterable[Sequences]:
     if not shape.cache_known:
         return
-    for tokens in LENGTHS:
-        if shape.longest is not None and tokens > shape.longest:
-            break
+    for tokens in _lengths(shape):
         one = cache_bytes(shape, tokens, choice.cache_bytes, source_tokens=choice.source_tokens)
         if one:
             yield Sequences(tokens, room // one)
@@ -316,10 +325,10 @@ def _without_embedding(
     if first is None or gpu.bandwidth_bytes_per_s is None:
         return None
     gathered = gathered_bytes(shape, choice.precision)
-    read = int(first.weights_read_bytes.value) - gathered
+    whole = int(first.weights_read_bytes.value) + int(first.kv_read_bytes.value)
     return Figure(
-        round(read / gpu.bandwidth_bytes_per_s * 1e9),
-        f"({number(first.weights_read_bytes.value)} - {number(gathered)} bytes) / "
+        round((whole - gathered) / gpu.bandwidth_bytes_per_s * 1e9),
+        f"({number(whole)} - {number(gathered)} bytes) / "
         f"{number(gpu.bandwidth_bytes_per_s / 1e9)} GB/s",
     )
 

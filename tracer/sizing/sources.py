@@ -8,9 +8,11 @@ from typing import Any
 from tracer.errors import InputError, UsageError
 from tracer.sizing.config import Config
 from tracer.sizing.families import shape_by_formula
+from tracer.sizing.layers import Sizes, feed_forward, self_attention
 from tracer.sizing.memory import DTYPES, PRECISIONS
 from tracer.sizing.parameters import shape_by_transformers, shape_of_model
-from tracer.sizing.shape import Cache, ModelShape, Routing, Weights, table
+from tracer.sizing.shape import Cache, ModelShape, Routing, Weights, table, times
+from tracer.sizing.traits import Traits
 
 
 def shape_of(source: Config | Any, *, basis: str = "auto") -> ModelShape:
@@ -120,21 +122,43 @@ def shape_from_numbers(numbers: Numbers) -> ModelShape:
     return shape
 
 
+_ROUNDING = 0.02
+
+
 def _told_weights(numbers: Numbers) -> tuple[Weights, ...]:
-    """Embedding and head if their size is told, routed experts if the active share is, the rest
-    as matrices of the layers."""
+    """Embedding and head, routed experts and projections where their sizes are told; what is
+    left of the parameters as one piece."""
     parameters = numbers.parameters or 0
     ends: list[Weights] = []
     if numbers.vocabulary and numbers.hidden:
         ends = table("embedding", numbers.vocabulary, numbers.hidden)
         ends += [Weights("lm_head", "lm_head", numbers.vocabulary, numbers.hidden)]
     experts = _expert_parameters(numbers)
-    layers = parameters - experts - sum(part.parameters for part in ends)
-    if layers <= 0:
-        raise UsageError(f"--params {parameters:,}: fewer than embedding, head and experts take")
     if experts:
         ends.append(Weights("experts", "experts", 1, experts))
-    return (*ends, Weights("layers", "ffn", 1, layers))
+    left = parameters - sum(part.parameters for part in ends)
+    if left <= 0:
+        raise UsageError(f"--params {parameters:,}: fewer than embedding, head and experts take")
+    for gated in (True, False):
+        known = _told_projections(numbers, gated=gated)
+        rest = left - sum(part.parameters for part in known)
+        if known and rest >= -_ROUNDING * parameters:  # below zero: --params was rounded down
+            return (*ends, *known, Weights("rest", "other", 1, rest, matrix=False))
+    return (*ends, Weights("layers", "ffn", 1, left))
+
+
+def _told_projections(numbers: Numbers, *, gated: bool) -> list[Weights]:
+    """Attention and feed-forward of a dense model, if all their sizes are told."""
+    layers, hidden, heads = numbers.layers, numbers.hidden, numbers.heads
+    if not (layers and hidden and heads and numbers.intermediate) or numbers.experts:
+        return []
+    head = numbers.head_dim or hidden // heads
+    sizes = Sizes(
+        hidden, layers, heads, numbers.kv_heads or heads, head, numbers.intermediate, 0, None
+    )
+    layer = self_attention(Config({}), Traits(), sizes)
+    layer += feed_forward("mlp", hidden, numbers.intermediate, gated=gated)
+    return times(layer, layers)
 
 
 def _expert_parameters(numbers: Numbers) -> int:
@@ -147,11 +171,12 @@ def _expert_parameters(numbers: Numbers) -> int:
 
 
 def _told_routing(numbers: Numbers) -> Routing | None:
-    if not numbers.experts or not numbers.experts_per_token:
+    experts, active = numbers.experts, numbers.experts_per_token
+    if experts is None and active is None:
         return None
-    if numbers.experts_per_token >= numbers.experts or not numbers.active_parameters:
+    if not experts or not active or active >= experts or not numbers.active_parameters:
         raise UsageError("--experts needs --experts-per-token below it, and --active-params")
-    return Routing(numbers.experts, numbers.experts_per_token)
+    return Routing(experts, active)
 
 
 def _llama_like(numbers: Numbers) -> ModelShape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from tracer.sizing.config import Config
@@ -120,9 +120,10 @@ def _pure(config: Config, mixer: Mixer, heads: int) -> ModelShape:
     weights += vector("norm", "norm", hidden) + table("embedding", vocabulary, hidden)
     weights += output_head(config, sizes, tied=tied, bias=False)
     caches = mixer.cache(layers, heads)
-    return decoder_shape(
+    shape = decoder_shape(
         config, sizes, weights, caches, gated=False, ffn_width=0, reduces_a_layer=1
     )
+    return replace(shape, heads=None, kv_heads=None)
 
 
 def build_mamba(config: Config) -> ModelShape:

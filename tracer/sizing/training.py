@@ -63,6 +63,11 @@ def lora_parameters(shape: ModelShape, rank: int, targets: LoraTargets) -> Figur
     )
 
 
+def can_adapt(shape: ModelShape) -> bool:
+    """Whether the projections are known one by one, so that adapters can be counted."""
+    return any(part.matrix and part.role in ("attention", "mixer") for part in shape.weights)
+
+
 def layer_activation_bytes(shape: ModelShape) -> Figure:
     """What one layer keeps of a token for its backward, attention not materialised, in bf16:
     each norm an fp32 copy, its cast and its output; q, k, v and the attention's output; the
