@@ -57,12 +57,14 @@ class DeviceSpan(NamedTuple):
     start_ns: int
     end_ns: int
     host_ns: int
+    owner: str
 
 
 class _Pair(NamedTuple):
     start: Event
     end: Event
     host_ns: int
+    owner: str
 
 
 class _Open(NamedTuple):
@@ -80,7 +82,7 @@ class _Chain:
     waiting: deque[_Pair] = field(default_factory=deque)
     last: Event | None = None
     last_ns: int = 0  # since the first mark
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    spans: list[tuple[int, int, _Pair]] = field(default_factory=list)  # since the first mark
     free: list[Event] = field(default_factory=list)
 
 
@@ -117,7 +119,8 @@ class DeviceSteps:
             if self._device.current() != opened.device:
                 chain.free.append(opened.start)
                 return
-            chain.waiting.append(_Pair(opened.start, self._mark(chain), opened.host_ns))
+            end = self._mark(chain)
+            chain.waiting.append(_Pair(opened.start, end, opened.host_ns, owner))
             if len(chain.waiting) >= self.DRAIN_EVERY:
                 _drain(chain, lambda pair: pair.end.query())
 
@@ -142,7 +145,7 @@ def _drain(chain: _Chain, passed: Callable[[_Pair], bool]) -> None:
         pair = chain.waiting.popleft()
         start_ns = _after(chain, pair.start)
         end_ns = start_ns + _elapsed_ns(pair.start, pair.end)
-        chain.spans.append((start_ns, end_ns, pair.host_ns))
+        chain.spans.append((start_ns, end_ns, pair))
         chain.free += [pair.start] if chain.last is None else [pair.start, chain.last]
         chain.last, chain.last_ns = pair.end, end_ns
 
@@ -154,8 +157,8 @@ def _finish(device: int, chain: _Chain, final: Event) -> list[DeviceSpan]:
     _drain(chain, lambda _: True)
     offset_ns = now_ns - _after(chain, final)
     return [
-        DeviceSpan(device, start_ns + offset_ns, end_ns + offset_ns, host_ns)
-        for start_ns, end_ns, host_ns in chain.spans
+        DeviceSpan(device, start_ns + offset_ns, end_ns + offset_ns, pair.host_ns, pair.owner)
+        for start_ns, end_ns, pair in chain.spans
     ]
 
 

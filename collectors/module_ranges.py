@@ -45,22 +45,24 @@ _original: Call = nn.Module.__call__
 _buried = False  # somebody patched over our patch: it stays, and passes calls on
 
 
-def _call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+# The name `self` matters: a profiler with Python frames takes whatever stands at
+# `nn.Module.__call__` for a module call, reads the local `self` of its frame, and crashes without.
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`nn.Module.__call__` while a trace lives."""
     if _is_compiling():
-        return _original(module, *args, **kwargs)
+        return _original(self, *args, **kwargs)
     trace = _current
     if trace is None:
-        return _original(module, *args, **kwargs)
+        return _original(self, *args, **kwargs)
     if not _local.inside:
-        return trace.outermost(_original, module, args, kwargs)
-    name = trace.names.get(id(module))
+        return trace.outermost(_original, self, args, kwargs)
+    name = trace.names.get(id(self))
     if name:
         with trace.make_range(name):
-            return _original(module, *args, **kwargs)
+            return _original(self, *args, **kwargs)
     if name is None:
         _local.unnamed = True
-    return _original(module, *args, **kwargs)
+    return _original(self, *args, **kwargs)
 
 
 functools.update_wrapper(_call, _original)

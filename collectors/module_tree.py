@@ -155,6 +155,11 @@ class Renames:
         if names:
             self.steps.append((time.time_ns(), names))
 
+    @property
+    def until_ns(self) -> int:
+        """After this time every name written is the last one."""
+        return self.steps[-1][0] if self.steps else 0
+
     def latest(self, name: str, time_ns: int) -> str:
         """What a name written at that time is called in the end."""
         for until_ns, names in self.steps:
@@ -217,6 +222,11 @@ class ModuleTree:
         inner = unwrap(module)
         return self._known.get(id(inner)) or ModuleRecord("", type_name(inner))
 
+    def called_names(self) -> set[str]:
+        """Range names of the modules that have a `forward` to call, as they are known now."""
+        names = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))
+        return {name for name, module in names if name and _is_callable(module)}
+
     def table(self) -> pd.DataFrame:
         """The `model_modules` of every root; what has been freed has no parameters to count."""
         rows = [_row(known, self._alive[key]()) for key, known in list(self._known.items())]
@@ -270,6 +280,10 @@ class ModuleTree:
         known = self._known.pop(key, None)
         if known is not None:
             self._freed.append(known)
+
+
+def _is_callable(module: nn.Module | None) -> bool:
+    return module is not None and type(module).forward is not nn.Module.forward
 
 
 def _row(known: ModuleRecord, module: nn.Module | None) -> tuple[Any, ...]:

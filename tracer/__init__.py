@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracer.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tracer.recorder import trace as trace  # type: ignore[attr-defined]
+    from tracer.recorder import trace as trace
 
 _HOMES = {"trace": "tracer.recorder", "TracerError": "tracer.errors", "Trace": "tracer.events"}
 

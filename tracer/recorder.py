@@ -1,1 +1,193 @@
-"""`trace()`: live capture."""
+"""`trace()`: live capture, as a block or around a function."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from tracer.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tracer.analysis import Analysis
+    from tracer.capture import Capture, Limits, Options
+    from tracer.collectors.announced_steps import Step
+    from tracer.collectors.torch_profiler import Schedule
+    from tracer.events import Trace
+    from tracer.live_report import Report
+
+Detail = Literal["light", "kernels", "modules", "full"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def trace(
+    model: nn.Module | None = None,
+    *,
+    detail: Detail = "modules",
+    schedule: Schedule | None = None,
+    out: str | Path | None = None,
+    metrics: bool = True,
+    limits: Limits | Mapping[str, Any] | None = None,
+    calibrate: bool | None = None,
+) -> Recording:
+    """Record what PyTorch does in a block (`with trace() as t:`) or in a function (`@trace()`).
+
+    `model`: name its modules before the recording; without it they are named at their first call.
+    `detail`: "light", "kernels", "modules" or "full". `schedule`: a `torch.profiler.schedule`,
+    which `t.step()` moves on. `out`: a directory to save the run in. `metrics`: sample the counters
+    of the devices. `limits`: when the recording ends by itself, `seconds` and `free_memory_ratio`.
+    """
+    _check(model, detail, schedule, calibrate)
+    options: dict[str, Any] = {
+        "model": model,
+        "detail": detail,
+        "schedule": schedule,
+        "metrics": metrics,
+        "limits": limits,
+    }
+    return Recording(options, None if out is None else Path(out))
+
+
+def _check(model: Any, detail: Any, schedule: Any, calibrate: Any) -> None:
+    if model is not None and not hasattr(model, "named_modules"):
+        raise UsageError("trace(model): no torch.nn.Module; around a function write @trace()")
+    if detail not in get_args(Detail):
+        raise UsageError(f"detail={detail!r}: choose one of {', '.join(get_args(Detail))}")
+    if schedule is not None and not callable(schedule):
+        raise UsageError("schedule: give a torch.profiler.schedule(wait=…, warmup=…, active=…)")
+    if schedule is not None and detail == "light":
+        raise UsageError("detail 'light' uses no profiler: there is nothing to schedule")
+    if calibrate:
+        raise UsageError("calibrate=True is not available in this version")
+
+
+class Recording:
+    """What `trace()` returns: it records while it is entered, and holds the result afterwards.
+
+    Entered again, it forgets the last result and records a new one.
+    """
+
+    def __init__(self, options: Mapping[str, Any], out: Path | None = None) -> None:
+        self._options = options
+        self._out = out
+        self._capture: Capture | None = None
+        self._running = False
+        self._trace: Trace | None = None
+        self._analysis: Analysis | None = None
+
+    def __enter__(self) -> Recording:
+        self.start(sys._getframe(1))
+        return self
+
+    def start(self, caller: FrameType) -> None:
+        """Begin to record. `caller` is named when another trace is refused because of this one."""
+        from tracer.capture import Capture
+
+        if self._running:
+            raise UsageError("this trace is already running: make a second one with trace()")
+        self._trace = self._analysis = None
+        self._capture = Capture(
+            _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        )
+        self._capture.start()
+        self._running = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop(error)
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End the recording. `error`: what left the traced block."""
+        if self._capture is None or not self._running:
+            return
+        self._running = False
+        self._capture.stop(error)
+        if self._out is not None:
+            self._capture.attempt(f"saving the run to {self._out}", self.save, self._out)
+
+    def __call__(self, function: Function) -> Function:
+        """Record each call of a function; `function.recording` is this object."""
+        from tracer.decorating import traced
+
+        return traced(self, function)
+
+    @property
+    def running(self) -> bool:
+        """Whether it records now."""
+        return self._running
+
+    def step(self, name: str = "step", *, phase: str = "") -> Step:
+        """Announce a step: as a block, or bare, which ends one step and begins the next."""
+        if self._capture is None or not self._running:
+            raise UsageError("t.step() is for the program inside `with trace() as t:`")
+        return self._capture.step(name, phase, sys._getframe(1))
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded, as tables."""
+        if self._capture is None:
+            raise UsageError("nothing was traced yet: run the program inside `with trace() as t:`")
+        if self._running:
+            raise UsageError("the trace still runs: read its report after the `with` block")
+        if self._trace is None:
+            from tracer.live_trace import build_trace
+
+            self._trace = build_trace(self._capture.recorded)
+        return self._trace
+
+    @property
+    def analysis(self) -> Analysis:
+        """What was found out about it."""
+        if self._analysis is None:
+            from tracer.analyzers import analyze
+
+            self._analysis = analyze(self.trace)
+        return self._analysis
+
+    @property
+    def report(self) -> Report:
+        """`print(t.report)`; a page in a notebook; `t.report.json()` for programs."""
+        from tracer.live_report import Report
+
+        return Report(self.analysis)
+
+    def save(self, path: str | Path) -> None:
+        """Keep the run in a directory that `tracer report`, `open` and `diff` read."""
+        from tracer.store import save_run
+
+        save_run(self.trace, path)
+
+    def export_otlp(self, *args: Any, **kwargs: Any) -> Any:
+        """Send the run to an OpenTelemetry collector, such as Jaeger."""
+        from tracer.live_report import optional_function
+
+        export = optional_function("tracer.exporters.otlp", "export_otlp")
+        return export(self.analysis, *args, **kwargs)
+
+    def open(self) -> Any:
+        """Look at the run in the terminal explorer."""
+        from tracer.live_report import optional_function
+
+        return optional_function("tracer.tui", "open_analysis")(self.analysis)
+
+
+def _capture_options(given: Mapping[str, Any]) -> Options:
+    from tracer.capture import Limits, Options
+
+    limits = given.get("limits")
+    if limits is None or isinstance(limits, Mapping):
+        try:
+            limits = Limits(**(limits or {}))
+        except TypeError:
+            known = ", ".join(Limits.__dataclass_fields__)
+            raise UsageError(f"limits={given['limits']!r}: known are {known}") from None
+    values: dict[str, Any] = {**given, "limits": limits}
+    return Options(**values)

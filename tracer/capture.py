@@ -1,0 +1,375 @@
+"""One live capture: starts the sources, ends them in order, and keeps what they saw.
+
+Nothing here may disturb the traced program: what fails is noted, and the program goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tracer.capture_notes import (
+    failed,
+    interrupted,
+    limit_reached,
+    refused,
+    steps_missed,
+    yielded,
+)
+from tracer.collectors.announced_steps import Step, StepLog
+from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
+from tracer.collectors.host_events import Children, Collections
+from tracer.collectors.module_ranges import ModuleRanges
+from tracer.collectors.nvml import DeviceMetrics
+from tracer.collectors.run_facts import allocator_counters, allocator_facts, collect_facts
+from tracer.collectors.torch_profiler import (
+    SWITCHES,
+    ProfilerSession,
+    Schedule,
+    State,
+    active_steps,
+    gpu_is_usable,
+)
+from tracer.errors import CaptureError
+from tracer.events import Note
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from tracer.recorder import Detail
+
+_log = logging.getLogger("tracer")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a recording ends by itself, so that it does not fill the memory of the program.
+
+    `seconds`: its length; `free_memory_ratio`: the share of the machine's memory that stays free.
+    The program goes on, and so do the lists of steps and calls.
+    """
+
+    seconds: float | None = 300.0
+    free_memory_ratio: float = 0.05
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    model: nn.Module | None = None
+    detail: Detail = "modules"
+    schedule: Schedule | None = None
+    metrics: bool = True
+    limits: Limits = field(default_factory=Limits)
+    yields_to_traces: bool = False  # another trace() ends this one instead of being refused
+
+
+@dataclass
+class Recorded:
+    """What is left of a capture when it has ended: all that a `Trace` is made of."""
+
+    detail: Detail
+    start_ns: int = 0
+    end_ns: int = 0
+    session: ProfilerSession | None = None
+    steps: StepLog | None = None
+    ranges: ModuleRanges | None = None
+    spans: list[DeviceSpan] = field(default_factory=list)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    children: list[int] = field(default_factory=list)
+    gpu: bool = False
+    scheduled: bool = False
+
+
+_owner_lock = threading.RLock()
+_owner: Capture | None = None
+
+
+class Capture:
+    """Started once, ended once; `recorded` is complete after its end."""
+
+    def __init__(self, options: Options, place: str) -> None:
+        self.recorded = Recorded(options.detail, scheduled=options.schedule is not None)
+        self._options = options
+        self._place = place  # where the program started it
+        self._steps = StepLog(self)
+        self._session: ProfilerSession | None = None
+        self._ranges: ModuleRanges | None = None
+        self._device_steps: DeviceSteps | None = None
+        self._sources: list[Collections | Children | DeviceMetrics] = []
+        self._allocator: Mapping[int, Mapping[str, int]] = {}
+        self._next_look_ns = 0
+        self._ended = False
+
+    # The start
+
+    def start(self) -> None:
+        """Start every source, or refuse where another profiler is active."""
+        if not self._claim():
+            return
+        try:
+            self._start_sources()
+        except CaptureError as error:
+            self._end_refused(refused(str(error), error.rule))
+        except Exception as error:  # the border to the traced program
+            self._end_refused(failed("the start of the trace", error))
+        except BaseException:
+            self._stop_sources()
+            _release(self)
+            raise
+
+    def _claim(self) -> bool:
+        global _owner
+        with _owner_lock:
+            other = _owner
+            if other is not None and other._options.yields_to_traces:
+                other.end_early("a trace that the program started")
+                _release(other)
+                other = None
+            if other is None:
+                _owner = self
+                return True
+        self._ended = True
+        active = f"another trace is already active (started at {other._place})"
+        self._warn(refused(active, "capture.busy"))
+        return False
+
+    def _start_sources(self) -> None:
+        with self._guarded("the search for a GPU"):
+            self.recorded.gpu = gpu_is_usable()
+        self._make_ranges()
+        self._sources = [Collections(), Children()]
+        if self._options.metrics and self.recorded.gpu:
+            self._sources.append(DeviceMetrics())
+        for source in self._sources:
+            with self._guarded(f"the source {type(source).__name__}"):
+                source.start()
+        with self._guarded("the counters of the allocator"):
+            self._allocator = allocator_counters()
+        if self._options.detail == "light":
+            self._device_steps = DeviceSteps()
+        else:
+            self._start_profiler()
+        now_ns = time.time_ns()
+        self.recorded.start_ns = self._steps.start_ns = now_ns
+        self._next_look_ns = now_ns + 1_000_000_000
+
+    def _make_ranges(self) -> None:
+        detail = self._options.detail
+        self._ranges = ModuleRanges(
+            self,
+            self._failed,
+            ranges=detail in ("modules", "full"),
+            every_module=detail == "full",
+        )
+        with self._guarded("the names of modules"):
+            if self._options.model is not None:
+                self._ranges.tree.add(self._options.model)
+            self._ranges.start()
+
+    def _start_profiler(self) -> None:
+        detail = self._options.detail
+        self._session = ProfilerSession(
+            SWITCHES[detail],
+            gpu=self.recorded.gpu,
+            schedule=self._options.schedule,
+            on_state=self._state_changed,
+        )
+        try:
+            self._session.start()
+        except CaptureError:
+            raise
+        except Exception as error:  # the profiler's own: without it there are still steps
+            self._failed("the start of the profiler", error)
+
+    def _state_changed(self, state: State) -> None:
+        now_ns = time.time_ns()
+        if state is State.RECORDING:
+            self.recorded.start_ns = now_ns
+        elif state is not State.WAITING and not self.recorded.end_ns:
+            self.recorded.end_ns = now_ns
+        if self._ranges is not None:
+            self._ranges.record_ranges(state is State.RECORDING)
+
+    def _end_refused(self, note: Note) -> None:
+        self._stop_sources()
+        _release(self)
+        self._warn(note)
+
+    # While it runs
+
+    def step(self, name: str, phase: str, caller: FrameType) -> Step:
+        """The program announces a step."""
+        return self._steps.begin(name, phase, caller)
+
+    def step_begins(self) -> None:
+        if self._device_steps is not None:
+            self._mark(self._device_steps.begin, "step")
+
+    def step_ends(self) -> None:
+        if self._device_steps is not None:
+            self._mark(self._device_steps.end, "step")
+        if self._session is not None and not self._ended:
+            with self._guarded("the schedule"):
+                self._session.step()
+        self._look_at_limits(time.time_ns())
+
+    def root_begins(self) -> None:
+        if self._device_steps is not None:
+            self._device_steps.begin("call")
+
+    def root_ends(self, now_ns: int) -> None:
+        if self._device_steps is not None:
+            self._device_steps.end("call")
+        self._look_at_limits(now_ns)
+
+    def _mark(self, mark: Any, owner: str) -> None:
+        with self._guarded("a mark on the device"):
+            mark(owner)
+
+    def _look_at_limits(self, now_ns: int) -> None:
+        if now_ns < self._next_look_ns or self._session is None:
+            return
+        self._next_look_ns = now_ns + 1_000_000_000
+        limits = self._options.limits
+        if limits.seconds is not None and now_ns - self.recorded.start_ns > limits.seconds * 1e9:
+            self._reach_limit(f"{limits.seconds:g} s", "seconds")
+        elif _free_memory_ratio() < limits.free_memory_ratio:
+            left = f"less than {limits.free_memory_ratio:.0%} of the machine's memory is left"
+            self._reach_limit(left, "free_memory_ratio")
+
+    def _reach_limit(self, words: str, limit: str) -> None:
+        if self._session is None or self._session.state is not State.RECORDING:
+            return
+        with self._guarded("the end of the profiler"):
+            self._session.stop()
+        self._warn(limit_reached(words, limit))
+
+    def end_early(self, reason: str) -> None:
+        """Make room for another recorder; what was recorded until now is kept."""
+        if self._session is None:
+            self.recorded.notes.append(yielded(reason))
+        else:
+            self._session.end_early(reason)
+        self._stop_sources()
+
+    # The end
+
+    def stop(self, error: BaseException | None) -> None:
+        """End every source. `error`: what left the traced block, if anything did."""
+        if self._ended:
+            return
+        if error is not None:
+            self.recorded.notes.append(interrupted(error))
+        self._steps.close()
+        self._stop_sources()
+        _release(self)
+        self._note_schedule()
+
+    def _stop_sources(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        recorded = self.recorded
+        if self._session is not None:
+            with self._guarded("the end of the profiler"):
+                self._session.stop()
+            if self._session.yielded_to:
+                recorded.notes.append(yielded(self._session.yielded_to))
+        recorded.end_ns = recorded.end_ns or time.time_ns()
+        if self._device_steps is not None:
+            with self._guarded("the marks on the device"):
+                recorded.spans = self._device_steps.close()
+        if self._ranges is not None:
+            with self._guarded("the names of modules"):
+                self._ranges.close()
+        for source in self._sources:
+            with self._guarded(f"the source {type(source).__name__}"):
+                source.close()
+        self._keep()
+
+    def _note_schedule(self) -> None:
+        if self._session is None or self._options.schedule is None:
+            return
+        wanted = active_steps(self._options.schedule)
+        note = steps_missed(
+            wanted,
+            self._session.complete_steps,
+            self._session.announced_steps,
+            recorded=self._session.recorded,
+        )
+        if note is not None:
+            self._warn(note)
+
+    def _keep(self) -> None:
+        recorded = self.recorded
+        recorded.session, recorded.steps, recorded.ranges = self._session, self._steps, self._ranges
+        for source in self._sources:
+            with self._guarded(f"the source {type(source).__name__}"):
+                if isinstance(source, Collections):
+                    recorded.tables["collections"] = source.table()
+                elif isinstance(source, Children):
+                    recorded.children = source.pids
+                else:
+                    recorded.tables["metrics"] = source.table()
+                    recorded.notes += source.notes()
+        if self._ranges is not None:
+            with self._guarded("the facts of the run"):
+                recorded.tables["model_modules"] = self._ranges.tree.table()
+                recorded.facts = collect_facts(self._ranges.tree.roots)
+                allocator = allocator_facts(self._allocator, allocator_counters())
+                if allocator:
+                    recorded.facts["allocator"] = allocator
+
+    # What goes wrong
+
+    @contextmanager
+    def _guarded(self, what: str) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:  # the border to the traced program: it must not notice
+            self._failed(what, error)
+
+    def attempt(self, what: str, action: Callable[..., object], *args: object) -> None:
+        """Do something that must not disturb the program when it fails."""
+        with self._guarded(what):
+            action(*args)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        note = failed(what, error)
+        if note not in self.recorded.notes:
+            self._warn(note)
+            _log.debug("tracer: %s failed", what, exc_info=error)
+
+    def _warn(self, note: Note) -> None:
+        self.recorded.notes.append(note)
+        _log.warning("tracer: %s: %s", note.rule, note.message)
+
+
+def _release(capture: Capture) -> None:
+    global _owner
+    with _owner_lock:
+        if _owner is capture:
+            _owner = None
+
+
+def _free_memory_ratio() -> float:
+    """Share of the machine's memory that is available; 1.0 where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 1.0
+    fields = {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines)}
+    total = fields.get("MemTotal", 0)
+    return fields.get("MemAvailable", total) / total if total else 1.0
