@@ -329,6 +329,16 @@ def test_like_modules_fold() -> None:
     assert visible_rows(roots, 3) == visible_rows(roots, 1)
 
 
+def test_lists_of_modules_that_are_never_called_leave_the_tree() -> None:
+    rows = [
+        {"path": "layers", "parent": -1, "calls": 0, "device_ns": 20, "self_device_ns": 0},
+        {"path": "layers.0", "parent": 0, "calls": 1, "device_ns": 12, "self_device_ns": 12},
+        {"path": "layers.1", "parent": 0, "calls": 1, "device_ns": 8, "self_device_ns": 8},
+    ]
+    roots = fold_modules(make_analysis([], modules=rows).modules)
+    assert [(node.label, node.modules, node.device_ns) for node in roots] == [("layers.*", 2, 20)]
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [

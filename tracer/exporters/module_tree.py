@@ -56,8 +56,23 @@ def fold_modules(modules: pd.DataFrame) -> list[Node]:
             siblings = roots if above is None or above not in nodes else nodes[above].children
             siblings.append(nodes[path])
         _add(nodes[path], row)
+    roots = _without_lists(roots)
     _sort(roots)
     return roots
+
+
+def _without_lists(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, with those that are never called (lists of modules) replaced by their children."""
+    kept: list[Node] = []
+    for node in nodes:
+        node.children = _without_lists(node.children)
+        if node.calls or node.self_ns or not node.children:
+            kept.append(node)
+            continue
+        for child in node.children:
+            child.label = f"{node.label}.{child.label}" if node.label else child.label
+        kept += node.children
+    return kept
 
 
 def _label(path: str, above: str | None) -> str:

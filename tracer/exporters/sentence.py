@@ -190,7 +190,8 @@ def _second_phase(analysis: Analysis) -> str:
     subject = capital(level_words(second).subject)
     share = percent_text(second.wall_ns / analysis.window.wall_ns)
     ratio = percent_text(second.ratio(claim.ns))
-    return f"{subject}, {share} of the recording, is {ratio} {claim.name}."
+    name = "outside operators" if second.devices == 0 and claim.kind == "idle" else claim.name
+    return f"{subject}, {share} of the recording, is {ratio} {name}."
 
 
 def _unknown(level: Level) -> str:
