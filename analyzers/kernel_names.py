@@ -11,6 +11,7 @@ before it.
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,10 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TracerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    if scoring:
-        _write_score(rows, sys.stdout)
-    else:
-        _write_names(rows, sys.stdout)
+    try:
+        (_write_score if scoring else _write_names)(rows, sys.stdout)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough. Python flushes again at exit, and must not fail then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 # What stands in a pattern beside fixed text; a group or a class of characters fits many texts.
 _GROUP = re.compile(r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)[?*+]?")
 _ESCAPE = re.compile(r"\[[^\]]*\]|\\.")
-_CLASS = re.compile(r"\[[^\]]*\][?*+]?|\\.[?*+]?|.[?*]")
+_CLASS = re.compile(r"(?:\[[^\]]*\]|\\.)(?:[?*+]|\{[^}]*\})?|.(?:[?*]|\{[^}]*\})")
 _LITERAL = re.compile(r"[^\0^$.+]+")
 _META = re.compile(r"[\\^$.?*+()\[\]{}|]")
 
@@ -69,7 +69,7 @@ def read_table(file: str) -> Iterator[dict[str, str]]:
 
 def read_rules(file: str) -> tuple[Rule, ...]:
     """The rows of a table with the columns `name` and, where it has one, `body`."""
-    return tuple(rule for row in read_table(file) for rule in _make_rules(row))
+    return tuple(rule for row in read_table(file) for rule in make_rules(row))
 
 
 def first_fit(
@@ -82,12 +82,13 @@ def first_fit(
     return None
 
 
-def _make_rules(row: dict[str, str]) -> Iterator[Rule]:
+def make_rules(row: Mapping[str, str]) -> tuple[Rule, ...]:
     """A rule for each alternative of the name, so that each has a needle of its own."""
-    names = _alternatives(row.pop("name"))
-    body = row.pop("body", "")
+    body = row.get("body", "")
     bodies = tuple(_make_pattern(part) for part in _alternatives(body)) if body else ()
-    return (Rule(_make_pattern(name), bodies, row) for name in names)
+    values = {key: value for key, value in row.items() if key not in ("name", "body")}
+    names = _alternatives(row["name"])
+    return tuple(Rule(_make_pattern(name), bodies, values) for name in names)
 
 
 def _alternatives(expression: str) -> list[str]:

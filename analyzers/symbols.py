@@ -24,6 +24,7 @@ _SPACES = re.compile(r" {2,}")
 _SCOPE = re.compile(r" ?:: ?")
 
 # Itanium C++ names: literal values, substitutions, types that carry a meaning, source names.
+_LENGTH = re.compile(r"\d+")
 _MANGLED = re.compile(r"L[a-z]n?\d+E?|(DF16b)|(DF16_)|S[0-9A-Z]*_|T\d*_|(\d+)|.")
 
 
@@ -91,7 +92,7 @@ def _source_names(name: str, position: int, nested: bool) -> tuple[list[str], in
         if name[position] in "KVrRO" or name.startswith(("L", "St"), position):
             position += 2 if name.startswith("St", position) else 1
             continue
-        digits = re.compile(r"\d+").match(name, position)
+        digits = _LENGTH.match(name, position)
         if digits is None:
             break
         end = digits.end() + int(digits.group())
@@ -107,15 +108,15 @@ def _mentioned_names(rest: str) -> list[str]:
     position = 0
     while match := _MANGLED.match(rest, position):
         position = match.end()
-        brain, half, length = match.groups()
+        brain_float, half, length = match.groups()
         if length:
             end = position + int(length)
             word = rest[position:end]
             if word[:1].isalpha() or word[:1] == "_":
                 found.append(word)
                 position = end
-        elif brain or half:
-            found.append("bfloat16" if brain else "half")
+        elif brain_float or half:
+            found.append("bfloat16" if brain_float else "half")
     return found
 
 
