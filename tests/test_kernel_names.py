@@ -313,8 +313,8 @@ def test_other_kernels_have_no_fused_operators(name: str) -> None:
         (
             (
                 "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous "
-                "namespace)::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda"
-                "(c10::BFloat16)#1}, std::array<char*, 2ul> >(int)"
+                "namespace)::silu_kernel(at::TensorIteratorBase&)::{lambda()#1}::operator()() "
+                "const::{lambda(c10::BFloat16)#1}, std::array<char*, 2ul> >(int)"
             ),
             "vectorized_elementwise_kernel<silu_kernel>",
         ),
