@@ -298,6 +298,12 @@ def test_a_cost_larger_than_its_steps_is_no_cost_a_step() -> None:
     assert "Without it" not in said
 
 
+def test_the_second_finding_is_named_too() -> None:
+    launch = Finding("gap.launch_bound", "critical", "launches", 4, 72_000_000, 0.3, (0, 1, 2, 3))
+    said = verdict(make_analysis([decode_step()] * 4, findings=(launch, plan_finding(range(4)))))
+    assert said.endswith("Next: launches (18.0 ms a step).")
+
+
 def test_a_small_finding_comes_after_the_advice() -> None:
     wait = Finding("sync.explicit", "warning", "A wait", 4, 20_000_000, 0.05, (0, 1, 2, 3))
     steps = _decode(ffn__projection=10_000, overhead__launch=90_000)
@@ -348,6 +354,14 @@ def test_lists_of_modules_that_are_never_called_leave_the_tree() -> None:
         ("(anonymous namespace)::softmax_warp_forward<f>(f*)", "softmax_warp_forward<f>"),
         ("nvjet_tst_64x8", "nvjet_tst_64x8"),
         ("(weird)", "(weird)"),
+        (
+            (
+                "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda("
+                "at::TensorIteratorBase&)::{lambda()#3}::operator()() const::{lambda(float)#1}, "
+                "std::array<char*, 2ul>, 4>(int, std::array<char*, 2ul>)"
+            ),
+            "unrolled_elementwise_kernel<direct_copy_kernel_cuda, std::array<char*, 2ul>, 4>",
+        ),
         ("", ""),
     ],
 )

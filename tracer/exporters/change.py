@@ -12,12 +12,14 @@ from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level
 from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
-from tracer.exporters.words import capital, level_words, pair_of
+from tracer.exporters.words import capital, level_words, pair_of, small
 
 # A finding below this share of the window is not what to change first.
 _WORTH_RATIO = 0.03
 # A finding that is this much of what dominates is the change; a smaller one comes second.
 _SOLVES_RATIO = 0.25
+# A second finding is named from this share of the window on.
+_SECOND_RATIO = 0.15
 # Nothing dominates when no kind of time reaches this share.
 DOMINANT_RATIO = 0.3
 # A cause of idle is named as the cause when it explains this share of it.
@@ -33,7 +35,9 @@ def change_sentence(analysis: Analysis, level: Level) -> str:
     """What to change, empty when nothing can be said."""
     best = largest_gain(analysis, _WORTH_RATIO)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
-        return _finding_sentence(level, best)
+        second = largest_gain(analysis, _SECOND_RATIO, besides=best)
+        named = _title(second) + "." if second is not None else ""
+        return f"{_finding_sentence(level, best)} {named and 'Next: ' + small(named)}".strip()
     advice = _general_advice(analysis, level)
     said = [f"{advice}."] if advice else []
     return " ".join(said if best is None else [*said, _finding_sentence(level, best)])
@@ -41,26 +45,35 @@ def change_sentence(analysis: Analysis, level: Level) -> str:
 
 def _finding_sentence(level: Level, cost: Cost) -> str:
     finding = cost.finding
-    each = " a step" if cost.of_steps > 1 else ""
-    text = capital(inert(finding.title).rstrip("."))
-    if finding.where.file is not None and finding.where.line is not None:
-        text += f" at {inert(finding.where.file)}:{finding.where.line}"
-    if cost.cost_ns is not None:
-        text += f" ({duration_text(cost.cost_ns)}{each})"
-    text += "."
+    text = f"{_title(cost)}."
     if finding.advice:
         text += f" {last_sentence(inert(finding.advice))}"
-    return text + _gain_clause(level, cost, each)
+    return text + _gain_clause(level, cost)
 
 
-def _gain_clause(level: Level, cost: Cost, each: str) -> str:
+def _title(cost: Cost) -> str:
+    """The title of a finding with its place and cost."""
+    where = cost.finding.where
+    text = capital(inert(cost.finding.title).rstrip("."))
+    if where.file is not None and where.line is not None:
+        text += f" at {inert(where.file)}:{where.line}"
+    if cost.cost_ns is not None:
+        text += f" ({duration_text(cost.cost_ns)}{_each(cost)})"
+    return text
+
+
+def _each(cost: Cost) -> str:
+    return " a step" if cost.of_steps > 1 else ""
+
+
+def _gain_clause(level: Level, cost: Cost) -> str:
     gain = cost.gain_ns
     if gain is None or gain <= 0:
         return ""
     if is_about(cost, level) and level.devices == 1:
         left = duration_text(max(level.per_step(level.total_ns) - gain, 0))
         return f" Without it {level_words(level).one} takes {left} (-{duration_text(gain)})."
-    return f" That would gain {duration_text(gain)}{each}."
+    return f" That would gain {duration_text(gain)}{_each(cost)}."
 
 
 def last_sentence(text: str) -> str:

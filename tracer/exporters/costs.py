@@ -61,9 +61,17 @@ def ranked_costs(analysis: Analysis) -> list[Cost]:
     )
 
 
-def largest_gain(analysis: Analysis, smallest_ratio: float) -> Cost | None:
-    """The finding that is worth most; None when none is worth this share of the window."""
-    costs = [cost for cost in ranked_costs(analysis) if cost.finding.severity != "info"]
+def largest_gain(
+    analysis: Analysis, smallest_ratio: float, besides: Cost | None = None
+) -> Cost | None:
+    """The finding that is worth most, besides one; None when it is worth less than this share of
+    the window."""
+    costs = [
+        cost
+        for cost in ranked_costs(analysis)
+        if cost.finding.severity != "info"
+        and (besides is None or cost.finding is not besides.finding)
+    ]
     best = max(costs, key=lambda cost: cost.worth_ns, default=None)
     if best is None or best.worth_ns < smallest_ratio * analysis.window.capacity_ns:
         return None

@@ -114,12 +114,18 @@ def wrap(text: str, width: int, taken: int = 0) -> list[str]:
 
 
 def table(
-    page: Page, columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: int = 2
+    page: Page,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    indent: int = 2,
+    identities: Sequence[str] | None = None,
 ) -> list[Text]:
-    """A title line and a line for each row."""
+    """A title line and a line for each row; `identities` tell rows with one name apart."""
     widths = _widths(page, columns, rows, indent)
     fitted = [
-        fit_names([row[i] for row in rows], widths[i]) if column.flexible else [r[i] for r in rows]
+        fit_names([row[i] for row in rows], widths[i], identities)
+        if column.flexible
+        else [row[i] for row in rows]
         for i, column in enumerate(columns)
     ]
     titles = [column.title for column in columns]

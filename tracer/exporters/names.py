@@ -17,7 +17,14 @@ ELLIPSIS = "…"
 _HARMLESS_FORMATS = frozenset("\u200c\u200d")
 _LEFT_TO_RIGHT_MARK = "\u200e"
 _RIGHT_TO_LEFT = frozenset(("R", "AL", "AN"))
-_NOISE = re.compile(r"\bvoid |\bat::native::|\(anonymous namespace\)::|<unnamed>::|\bat::cuda::")
+_NOISE = re.compile(
+    r"\bvoid |\bc10::|\bat::native::|\bat::cuda::|\bat::|\bbinary_internal::"
+    r"|\(anonymous namespace\)::|<unnamed>::"
+)
+# The arguments of the innermost function in a name with lambdas, and the lambdas themselves.
+_ARGUMENTS = re.compile(r"(?<=\S)\([^()]*\)(?: const)?")
+_LAMBDA = re.compile(r"::\{lambda#?\d*\}|::operator\b(?: const)?")
+_CLOSING = re.compile(r"\s+>")
 _PLAIN = re.compile(r"[\x20-\x7e]*\Z")
 
 
@@ -71,11 +78,18 @@ def _take(text: str, width: int) -> str:
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's name without return type, arguments and the namespaces that tell nothing.
+    """A kernel's name without return type, arguments and what tells nothing.
 
-    The name, functor, dtype and tile stay.
+    The function, functor, dtype and tile stay.
     """
-    return _NOISE.sub("", _without_arguments(name)).strip() or name
+    short = _NOISE.sub("", _without_arguments(name))
+    while "::{lambda" in short:
+        shorter = _ARGUMENTS.sub("", short)
+        if shorter == short:
+            break
+        short = shorter
+    short = _LAMBDA.sub("", short)
+    return _CLOSING.sub(">", short).strip() or name
 
 
 def _without_arguments(name: str) -> str:
@@ -94,20 +108,28 @@ def _without_arguments(name: str) -> str:
     return name
 
 
-def fit_names(names: Sequence[str], width: int) -> list[str]:
-    """Each name in at most `width` cells, no two different names alike: those get `#1`, `#2`."""
+def fit_names(
+    names: Sequence[str], width: int, identities: Sequence[str] | None = None
+) -> list[str]:
+    """Each name in at most `width` cells, no two different ones alike: those get `#1`, `#2`.
+
+    `identities` tell different things with one name apart.
+    """
     fitted = [cut_middle(name, width) for name in names]
     meanings: dict[str, list[str]] = {}
-    for name, short in zip(names, fitted, strict=True):
+    rows = list(zip(names, fitted, identities or names, strict=True))
+    for _, short, identity in rows:
         known = meanings.setdefault(short, [])
-        if name not in known:
-            known.append(name)
+        if identity not in known:
+            known.append(identity)
     return [
-        short if len(meanings[short]) == 1 else _numbered(name, meanings[short], width)
-        for name, short in zip(names, fitted, strict=True)
+        short
+        if len(meanings[short]) == 1
+        else _numbered(name, meanings[short].index(identity) + 1, width)
+        for name, short, identity in rows
     ]
 
 
-def _numbered(name: str, alike: Sequence[str], width: int) -> str:
-    mark = f"#{alike.index(name) + 1}"
+def _numbered(name: str, number: int, width: int) -> str:
+    mark = f"#{number}"
     return cut_middle(name, max(width - len(mark), 1)) + mark

@@ -105,7 +105,8 @@ def kernel_lines(page: Page, analysis: Analysis) -> list[Text]:
         )
     ]
     title = "OPERATORS" if analysis.window.devices == 0 else "KERNELS"
-    return [heading(title, _kernel_note(analysis, len(cells))), *table(page, columns, cells)]
+    lines = table(page, columns, cells, identities=longest["name"].tolist())
+    return [heading(title, _kernel_note(analysis, len(cells))), *lines]
 
 
 def _kernel_note(analysis: Analysis, shown: int) -> str:
