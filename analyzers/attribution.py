@@ -2,13 +2,13 @@
 
 The ladder of DESIGN 5: the module it ran in, a graph's capture, a compiler's provenance, the
 operator that asked for it, its place in the layer pattern, its name. Each rung fills what the
-rungs above it left open; a rung is one entry of `RUNGS`.
+rungs above it left open; `ladder` lists the rungs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -127,6 +127,8 @@ class Attribution:
     confidence: NDArray[np.float64]
     direction: NDArray[np.int8]
     replayed: NDArray[np.bool_]
+    step: Longs  # the step of each row; -1: in none
+    notes: list[Note] = field(default_factory=list)
 
     def fill(self, rows: Longs, bucket: NDArray[np.int16], how: str, confidence: float) -> None:
         """Give these rows a bucket where they have none yet and `bucket` is one."""
@@ -146,8 +148,9 @@ DIRECTIONS = ("", "forward", "backward", "optimizer", "recompute")
 Rung = Callable[[Work, Roles, Attribution], None]
 
 
-def attribute(work: Work, rungs: tuple[Rung, ...] | None = None) -> tuple[Attribution, Roles]:
-    """Fill the ladder from the top; what nothing explains is other.unattributed."""
+def attribute(work: Work, step: Longs, rungs: tuple[Rung, ...]) -> tuple[Attribution, Roles]:
+    """Fill the ladder from the top; what nothing explains is other.unattributed. `step`: that of
+    each work row, -1 for none."""
     size = work.event.size
     out = Attribution(
         np.full(size, _OPEN, dtype=np.int16),
@@ -155,10 +158,11 @@ def attribute(work: Work, rungs: tuple[Rung, ...] | None = None) -> tuple[Attrib
         np.zeros(size),
         _directions(work),
         work.replayed,
+        step,
     )
     roles = find_roles(work.tree, _core_modules(work))
     out.fill(np.flatnonzero(work.orphaned), _constant(work.orphaned, UNATTRIBUTED), "none", 0.0)
-    for rung in RUNGS if rungs is None else rungs:
+    for rung in rungs:
         rung(work, roles, out)
     left = out.open
     out.fill(left, np.full(left.size, UNATTRIBUTED, dtype=np.int16), "none", 0.0)
@@ -205,7 +209,7 @@ def _core_modules(work: Work) -> list[int]:
 # --- rung: communication and copies, which their kind decides -------------------------------
 
 
-def _by_kind(work: Work, roles: Roles, out: Attribution) -> None:
+def by_kind(work: Work, roles: Roles, out: Attribution) -> None:
     transfers = np.flatnonzero(work.work_class == TRANSFER_CLASS)
     out.fill(transfers, np.full(transfers.size, TRANSFER, dtype=np.int16), "operator", 1.0)
     rows = np.flatnonzero(work.work_class == COLLECTIVE)
@@ -280,7 +284,7 @@ def range_operation(name: str) -> str:
 # --- rung: the module ------------------------------------------------------------------------
 
 
-def _by_module(work: Work, roles: Roles, out: Attribution) -> None:
+def by_module(work: Work, roles: Roles, out: Attribution) -> None:
     rows = np.flatnonzero((work.module != NONE) & (out.bucket == _OPEN))
     if not rows.size:
         return
@@ -438,7 +442,7 @@ _BLOCKS: dict[str, Callable[[str, str, KernelName, bool], Part]] = {
 # --- rung: the operator ----------------------------------------------------------------------
 
 
-def _by_operator(work: Work, roles: Roles, out: Attribution) -> None:
+def by_operator(work: Work, roles: Roles, out: Attribution) -> None:
     rows = out.open
     out.fill(rows, _operator_buckets(work)[rows], "operator", 0.95)
 
@@ -478,15 +482,14 @@ _NAMED: dict[str, tuple[str, str]] = {
 }
 
 
-def _by_name(work: Work, roles: Roles, out: Attribution) -> None:
-    by_name = np.array(
+def by_name(work: Work, roles: Roles, out: Attribution) -> None:
+    named = np.array(
         [BUCKET_CODE.get(_NAMED.get(n.category, ("", "")), _OPEN) for n in work.names],
         dtype=np.int16,
     )
     rows = out.open
-    if by_name.size:
-        out.fill(rows, by_name[work.name_code[rows]], "name", 0.7)
+    if named.size:
+        out.fill(rows, named[work.name_code[rows]], "name", 0.7)
 
 
 _UNKNOWN = describe("")
-RUNGS: tuple[Rung, ...] = (_by_kind, _by_module, _by_operator, _by_name)

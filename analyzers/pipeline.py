@@ -25,6 +25,7 @@ from tracer.analyzers.host import link_launches, read_host
 from tracer.analyzers.idle import CAUSES, Gaps, find_gaps
 from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.ladder import RUNGS
 from tracer.analyzers.modules import read_modules
 from tracer.analyzers.roles import Roles
 from tracer.analyzers.steps import HostStep, find_steps
@@ -99,7 +100,7 @@ def understand(trace: Trace) -> Context:
     work = collect_work(trace, host, launches, read_modules(trace, host))
     lanes = lanes_of(work)
     plan = plan_steps(work, lanes, find_steps(trace, host, launches))
-    attribution, roles = attribute(work)
+    attribution, roles = attribute(work, plan.work_step, RUNGS)
     slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
     return Context(work, roles, attribution, lanes, plan, gaps)

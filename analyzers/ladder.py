@@ -1,0 +1,7 @@
+"""The ladder of evidence (DESIGN 5), best first. Each rung fills what those above it left open."""
+
+from __future__ import annotations
+
+from tracer.analyzers.attribution import Rung, by_kind, by_module, by_name, by_operator
+
+RUNGS: tuple[Rung, ...] = (by_kind, by_module, by_operator, by_name)
