@@ -18,6 +18,7 @@ from tracer.analysis import BUCKET_CODE, HOW, TRANSFER, UNATTRIBUTED
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.kernel_table import KernelName, describe
+from tracer.analyzers.layer_pattern import LayerPattern
 from tracer.analyzers.modules import ModuleTree
 from tracer.analyzers.operator_names import operator_role
 from tracer.analyzers.roles import Roles, find_roles
@@ -128,6 +129,7 @@ class Attribution:
     direction: NDArray[np.int8]
     replayed: NDArray[np.bool_]
     step: Longs  # the step of each row; -1: in none
+    patterns: list[LayerPattern] = field(default_factory=list)  # of layers, the largest first
     notes: list[Note] = field(default_factory=list)
 
     def fill(self, rows: Longs, bucket: NDArray[np.int16], how: str, confidence: float) -> None:

@@ -1,0 +1,205 @@
+"""What lies between two attention cores: the end of one layer's attention, its FFN, and the
+beginning of the next layer's attention. Pure functions over letters (`layer_letters`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from tracer.analysis import BUCKETS
+
+# A label is the byte of a bucket; LEFT says nothing.
+LEFT = 0xFF
+_CODE = {bucket: code for code, bucket in enumerate(BUCKETS)}
+
+_NORM_LETTERS = b"NBF"
+_HEAVY = b"GM"
+_ANCHORS = b"AMR"
+# An unfused RMSNorm grows from its square root: cast, square, mean, epsilon, root, product, cast,
+# weight. At most one cast before the square, or the rotary table would be eaten; a cast at the end
+# only where one is added to the weight.
+_UNFUSED_NORM = rb"c?[pm][vy]a?rm(?:c?amc?|c?m)?"
+_UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM + rb")|Q(?:DQ)+|.", re.S)
+# Norms with nothing heavy between them, and the residual sums that touch them.
+_CLUSTER = re.compile(rb"D*[NBF](?:[^GMRAKS]*[NBF])*D*")
+_ADDED = re.compile(rb"DN|ND|[BF]")
+
+
+def label(group: str, part: str) -> int:
+    """The byte that stands for a bucket."""
+    return _CODE[group, part]
+
+
+@dataclass(frozen=True)
+class Units:
+    """A text cut into units: single kernels, and norms or dequantizers made of several."""
+
+    letters: bytes
+    start: tuple[int, ...]  # of each unit in the text, and the length of the text at the end
+
+    @cached_property
+    def heavy(self) -> tuple[int, ...]:
+        """Places of GEMMs and expert kernels."""
+        return tuple(i for i, letter in enumerate(self.letters) if letter in _HEAVY)
+
+
+def cut_units(text: bytes) -> Units:
+    """Cut a text of letters into units."""
+    letters, start = bytearray(), []
+    for match in _UNIT.finditer(text):
+        letters += b"N" if match["norm"] else match.group()[:1]
+        start.append(match.start())
+    return Units(bytes(letters), (*start, len(text)))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Norms and residual sums that can bound two blocks: units `first` to `last`."""
+
+    first: int
+    last: int
+    added: bool  # a residual sum is seen at it
+
+
+def find_clusters(units: Units, *, open_end: bool = False) -> list[Cluster]:
+    """The clusters with something heavy before and, unless `open_end`, after them."""
+    if not units.heavy:
+        return []
+    found = [
+        Cluster(match.start(), match.end() - 1, _ADDED.search(match.group()) is not None)
+        for match in _CLUSTER.finditer(units.letters)
+    ]
+    first, last = units.heavy[0], units.heavy[-1]
+    return [c for c in found if first < c.first and (open_end or c.last < last)]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How the units of an interval divide. ffn: units first to last, -1 for none; bounds: the
+    clusters that part blocks, of which the last one begins the next layer's attention."""
+
+    ffn: tuple[int, int]
+    bounds: tuple[Cluster, ...]
+    confidence: float
+
+    @property
+    def has_ffn(self) -> bool:
+        return self.ffn[0] >= 0
+
+
+_NO_FFN = (-1, -1)
+
+
+def divide(units: Units, *, mixes_after: bool = False) -> Blocks:
+    """Find the FFN between two cores. `mixes_after`: the second is a scan, whose block has
+    activations of its own."""
+    clusters = find_clusters(units)
+    bounds = [c for c in clusters if c.added] or clusters
+    if not bounds:
+        return _undivided(units)
+    sure = 0.95 if bounds[0].added else 0.85
+    middle = _gaps(bounds)
+    anchored = [i for i, (a, b) in enumerate(middle) if _has(units, a, b, _ANCHORS)]
+    if anchored:
+        last = anchored[-1]
+        return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), sure)
+    beside = _parallel(units, bounds[0], clusters)
+    if beside:
+        return replace(beside, confidence=sure - 0.1)
+    if middle:
+        return _unanchored(units, bounds, middle)
+    if not mixes_after:
+        early = _before_attention(units, bounds[-1])
+        if early:
+            return Blocks(early, tuple(bounds), 0.65)
+    return Blocks(_NO_FFN, tuple(bounds), sure - 0.05)
+
+
+def _gaps(bounds: Sequence[Cluster]) -> list[tuple[int, int]]:
+    """Units between consecutive bounds."""
+    return [(a.last + 1, b.first - 1) for a, b in pairwise(bounds)]
+
+
+def _has(units: Units, first: int, last: int, letters: bytes) -> bool:
+    return any(letter in letters for letter in units.letters[first : last + 1])
+
+
+def _undivided(units: Units) -> Blocks:
+    """No norm parts anything: projections between two cores of one layer, or nothing known."""
+    unsure = _has(units, 0, len(units.letters), _ANCHORS)
+    return Blocks(_NO_FFN, (), 0.4 if unsure else 0.75)
+
+
+def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Blocks | None:
+    """An FFN beside the attention, in the same residual step: after the output projection, which
+    is the first GEMM, or what stands before a norm of the FFN's own."""
+    heavy = [i for i in units.heavy if i < bound.first]
+    anchors = [i for i in range(heavy[0] + 1, bound.first) if units.letters[i] in _ANCHORS]
+    if not anchors:
+        return None
+    if not _is_expert(units, anchors) and (len(heavy) < 3 or anchors[0] < heavy[1]):
+        return None
+    own = [c for c in clusters if c.last < anchors[0]]
+    if own:
+        return Blocks((own[0].last + 1, bound.first - 1), (own[0], bound), 0.0)
+    before = [i for i in heavy if i < anchors[0]]
+    start = before[-1] if _is_expert(units, anchors) and len(before) > 1 else before[0] + 1
+    return Blocks((_past_epilogue(units, start), bound.first - 1), (bound,), 0.0)
+
+
+def _is_expert(units: Units, anchors: Sequence[int]) -> bool:
+    return any(units.letters[i] in b"MR" for i in anchors)
+
+
+def _past_epilogue(units: Units, start: int) -> int:
+    while start < len(units.letters) and units.letters[start] in b"g":
+        start += 1
+    return start
+
+
+def _unanchored(
+    units: Units, bounds: Sequence[Cluster], middle: Sequence[tuple[int, int]]
+) -> Blocks:
+    """No activation is seen: it is fused into a GEMM. One GEMM alone is a mixer's projection."""
+    last = len(middle) - 1 if bounds[0].added else 0
+    first_unit, last_unit = middle[0][0], middle[last][1]
+    gemms = sum(first_unit <= i <= last_unit for i in units.heavy)
+    if gemms < 2:
+        return Blocks(_NO_FFN, tuple(bounds), 0.6)
+    return Blocks((first_unit, last_unit), tuple(bounds[: last + 2]), 0.75)
+
+
+def _before_attention(units: Units, bound: Cluster) -> tuple[int, int] | None:
+    """An FFN that runs before the attention it stands beside: to the GEMM after its activation."""
+    after = [i for i in units.heavy if i > bound.last]
+    anchors = [i for i in range(bound.last, len(units.letters)) if units.letters[i] in _ANCHORS]
+    if not anchors or anchors[0] < after[0]:
+        return None
+    closing = [i for i in after if i > anchors[-1]]
+    if not closing:
+        return bound.last + 1, len(units.letters) - 1
+    return (bound.last + 1, _past_epilogue(units, closing[0] + 1) - 1) if closing[1:] else None
+
+
+def divide_end(units: Units) -> Blocks:
+    """The same after the last core of a pass: what makes the logits follows the last bound."""
+    clusters = find_clusters(units, open_end=True)
+    bounds = [c for c in clusters if c.added] or clusters
+    if not bounds:
+        return _undivided(units)
+    middle = _gaps(bounds)
+    anchored = [i for i, (a, b) in enumerate(middle) if _has(units, a, b, _ANCHORS)]
+    if anchored:
+        last = anchored[0]
+        return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), 0.8)
+    beside = _parallel(units, bounds[0], clusters)
+    if beside:
+        return replace(beside, confidence=0.75)
+    if _has(units, bounds[-1].last, len(units.letters), _ANCHORS):
+        return Blocks((bounds[-1].last + 1, len(units.letters) - 1), tuple(bounds), 0.6)
+    if middle:
+        return _unanchored(units, bounds[:2], middle[:1])
+    return Blocks(_NO_FFN, tuple(bounds[:1]), 0.65)

@@ -1,0 +1,263 @@
+"""The repeating pattern of a launch sequence: layers cut at their attention cores.
+
+A sequence is a text with one letter for each kernel (`layer_letters`). Every distinct piece
+between two cores is understood once; equal pieces share the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.layer_blocks import LEFT
+from tracer.analyzers.layer_pieces import (
+    Painted,
+    Template,
+    make_template,
+    paint_begin,
+    paint_between,
+    paint_core,
+    paint_end,
+)
+
+# Fewer cores show no repetition; two will do where norm, sum and activation all agree.
+_ENOUGH_CORES = 3
+_BEYOND_DOUBT = 0.95
+
+# One attention: a core kernel, or product, softmax, product with nothing but element-wise work
+# between them; and all that follow with nothing heavy between (split by batch or by keys).
+_CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfz]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
+# A gather of the vocabulary, not one that follows the choice of experts in the same block.
+_GATHER = re.compile(rb"[NBFr][^NBFrTRxY]*?(E)")
+_CHOICE = re.compile(rb".*[YL]", re.S)
+
+
+@dataclass(frozen=True)
+class LayerPattern:
+    """The layers found in one pass through the model, most common over all passes.
+
+    kinds: how often each kind of block comes ("attention+ffn", "attention+moe", "mixer+ffn",
+    "attention", "mixer"); attention_calls: cores a pass; confidence: share of blocks that repeat.
+    """
+
+    layers: int
+    attention_calls: int
+    kinds: tuple[tuple[str, int], ...]
+    passes: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Of each kernel of a sequence: bucket, LEFT for none, and the confidence in it."""
+
+    labels: NDArray[np.uint8]
+    confidence: NDArray[np.float64]
+    pattern: LayerPattern | None
+
+
+@dataclass
+class Cutter:
+    """Where a pass through the model ends inside a piece: at steps, or by what ran there."""
+
+    steps: Sequence[int]  # kernels at which another step begins
+    gathers: bool = True  # an embedding gather marks a new pass
+    choices: bool = True  # so does a chosen token or a loss
+    convolutions: bool = True
+
+    def split(self, text: bytes, at: int) -> tuple[int, int] | None:
+        """End of the old pass and begin of the new one, relative to the piece at `at`."""
+        first = bisect_left(self.steps, at + 1)
+        last = bisect_left(self.steps, at + len(text)) - 1
+        if first <= last:
+            return self.steps[first] - at, self.steps[last] - at
+        return self.soft_split(text)
+
+    def soft_split(self, text: bytes) -> tuple[int, int] | None:
+        chosen = _CHOICE.match(text) if self.choices else None
+        start = chosen.end() if chosen else 0
+        gather = text.find(b"E", start) if chosen else _gather(text)
+        if self.gathers and gather >= 0:
+            return gather, gather
+        if chosen:
+            return start, start
+        if self.convolutions and b"V" in text:
+            return text.find(b"V"), text.rfind(b"V") + 1
+        return None
+
+
+def _gather(text: bytes) -> int:
+    match = _GATHER.search(text)
+    return match.start(1) if match else -1
+
+
+@dataclass
+class Solver:
+    """Understands the pieces of one sequence."""
+
+    text: bytes
+    steps: Sequence[int]
+
+    @cached_property
+    def cores(self) -> list[tuple[int, int]]:
+        return [match.span() for match in _CORE.finditer(self.text)]
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Of each core: attention or mixer."""
+        return ["mixer" if b"S" in self.text[a:b] else "attention" for a, b in self.cores]
+
+    @cached_property
+    def between(self) -> list[tuple[int, int]]:
+        """Kernels between consecutive cores."""
+        return [(a, b) for (_, a), (b, _) in zip(self.cores, self.cores[1:], strict=False)]
+
+    @cached_property
+    def cutter(self) -> Cutter:
+        """Marks that stand in most pieces belong to the layers and end no pass."""
+        texts = Counter(self.text[a:b] for a, b in self.between)
+        half = len(self.between) / 2
+
+        def rare(pattern: re.Pattern[bytes]) -> bool:
+            return sum(n for text, n in texts.items() if pattern.search(text)) <= half
+
+        return Cutter(self.steps, rare(_GATHER), rare(_CHOSEN), rare(_CONVOLUTION))
+
+    @cached_property
+    def splits(self) -> list[tuple[int, int] | None]:
+        """Of each piece between cores: where a pass ends and the next one begins in it."""
+        return [self.cutter.split(self.text[a:b], a) for a, b in self.between]
+
+    @property
+    def shows_layers(self) -> bool:
+        """Whether there is a pattern to speak of."""
+        if len(self.cores) >= _ENOUGH_CORES:
+            return bool(self.templates)
+        return any(t.painted.confidence >= _BEYOND_DOUBT for t in self.templates)
+
+    @cached_property
+    def templates(self) -> list[Template]:
+        """Whole pieces that bound blocks, the most frequent first."""
+        counts = Counter(
+            (self.text[a:b], self.kinds[i], self.kinds[i + 1])
+            for i, (a, b) in enumerate(self.between)
+            if self.splits[i] is None
+        )
+        found = [make_template(*key, n) for key, n in counts.most_common(_MOST_TEMPLATES)]
+        return [template for template in found if template is not None]
+
+
+_MOST_TEMPLATES = 64
+_CHOSEN = re.compile(rb"[YL]")
+_CONVOLUTION = re.compile(rb"V")
+
+
+def solve(text: bytes, steps: Sequence[int]) -> Solution:
+    """Understand a sequence; `steps` are the kernels at which another step begins or one ends."""
+    solver = Solver(text, steps)
+    if not solver.shows_layers:
+        return Solution(np.full(len(text), LEFT, dtype=np.uint8), np.zeros(len(text)), None)
+    pieces = Assembly(solver).pieces()
+    labels = np.frombuffer(b"".join(piece.labels for piece in pieces), dtype=np.uint8)
+    lengths = [len(piece.labels) for piece in pieces]
+    confidence = np.repeat([piece.confidence for piece in pieces], lengths)
+    return Solution(labels, confidence, _pattern(pieces))
+
+
+@dataclass
+class Assembly:
+    """Paints the pieces of a sequence in order; equal pieces once."""
+
+    solver: Solver
+    memo: dict[tuple[str, bytes, str, str], Painted] = field(default_factory=dict)
+
+    def pieces(self) -> list[Painted]:
+        """Pieces that cover the sequence."""
+        solver, text = self.solver, self.solver.text
+        out = [*self.opening(text[: solver.cores[0][0]])]
+        for place, (start, stop) in enumerate(solver.cores):
+            out.append(self.core(text[start:stop]))
+            if place < len(solver.between):
+                out += self.gap(place)
+        return [*out, *self.closing(text[solver.cores[-1][1] :])]
+
+    def opening(self, text: bytes) -> list[Painted]:
+        split = self.solver.cutter.split(text, 0)
+        start = split[1] if split else 0
+        return [_left(start), self.begin(text[start:], 0)]
+
+    def closing(self, text: bytes) -> list[Painted]:
+        split = self.solver.cutter.split(text, len(self.solver.text) - len(text))
+        stop = split[0] if split else len(text)
+        return [self.end(text[:stop], -1), _left(len(text) - stop)]
+
+    def gap(self, place: int) -> list[Painted]:
+        start, stop = self.solver.between[place]
+        text, split = self.solver.text[start:stop], self.solver.splits[place]
+        if split is None:
+            return [self.whole(text, place)]
+        first, second = split
+        return [
+            self.end(text[:first], place),
+            _left(second - first),
+            self.begin(text[second:], place + 1),
+        ]
+
+    def core(self, text: bytes) -> Painted:
+        return self._once(("core", text, "", ""), lambda: paint_core(text))
+
+    def whole(self, text: bytes, place: int) -> Painted:
+        before, after = self.solver.kinds[place : place + 2]
+        key = ("whole", text, before, after)
+        return self._once(key, lambda: paint_between(text, before, after, self.solver.templates))
+
+    def end(self, text: bytes, place: int) -> Painted:
+        before = self.solver.kinds[place]
+        key = ("end", text, before, "")
+        return self._once(key, lambda: paint_end(text, before, self.solver.templates))
+
+    def begin(self, text: bytes, place: int) -> Painted:
+        after = self.solver.kinds[place]
+        key = ("begin", text, "", after)
+        return self._once(key, lambda: paint_begin(text, after, self.solver.templates))
+
+    def _once(self, key: tuple[str, bytes, str, str], paint: Callable[[], Painted]) -> Painted:
+        found = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = paint()
+        return found
+
+
+def _left(length: int) -> Painted:
+    return Painted(bytes([LEFT]) * length, 0.0)
+
+
+def _pattern(pieces: Sequence[Painted]) -> LayerPattern:
+    """The most common pass; its blocks by kind."""
+    passes: list[Counter[str]] = [Counter()]
+    repeated = blocks = 0
+    for piece in pieces:
+        if piece.opens and passes[-1]:
+            passes.append(Counter())
+        if piece.kind:
+            passes[-1][piece.kind] += 1
+            blocks += 1
+            repeated += piece.repeats
+    common = Counter(tuple(sorted(found.items())) for found in passes if found)
+    kinds = max(common, key=lambda k: (common[k] * sum(n for _, n in k), k))
+    calls = sum(n for _, n in kinds)
+    fed = sum(n for kind, n in kinds if "+" in kind)
+    return LayerPattern(
+        layers=fed if 2 * fed >= calls else calls,
+        attention_calls=calls,
+        kinds=kinds,
+        passes=len([found for found in passes if found]),
+        confidence=repeated / blocks if blocks else 0.0,
+    )

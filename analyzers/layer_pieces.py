@@ -1,0 +1,205 @@
+"""Pieces of a launch sequence with the group and part of each kernel: from core to core, and where
+a pass through the model begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tracer.analyzers.layer_blocks import LEFT, Blocks, Units, cut_units, divide, divide_end, label
+from tracer.analyzers.layer_labels import (
+    Painter,
+    paint_interval,
+    paint_layer_end,
+    paint_model_begin,
+    paint_model_end,
+)
+
+_SURE_ENOUGH = 0.7
+_CORE = label("attention", "core")
+_AROUND_CORE = {
+    ord("S"): label("attention", "mixer"),
+    ord("s"): label("attention", "mixer"),
+    ord("o"): label("attention", "rope"),
+    ord("w"): label("attention", "kv_cache"),
+}
+
+
+@dataclass(frozen=True)
+class Painted:
+    """An understood piece. kind: what the layer that ends in it is, "" where none does; opens: a
+    pass through the model begins in it; repeats: it is one of several alike."""
+
+    labels: bytes
+    confidence: float
+    kind: str = ""
+    opens: bool = False
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Template:
+    """A piece between two cores that shows how the others go. end: the kernel after the last norm
+    between its blocks; begin: that norm's first kernel."""
+
+    text: bytes
+    before: str
+    after: str
+    painted: Painted
+    end: int
+    begin: int
+    projections: int  # GEMMs between that norm and the next core
+
+
+def make_template(text: bytes, before: str, after: str, count: int) -> Template | None:
+    """The template that a piece is, when norms part its blocks for sure."""
+    units = cut_units(text)
+    blocks = divide(units, mixes_after=after == "mixer")
+    if not blocks.bounds or blocks.confidence < _SURE_ENOUGH:
+        return None
+    bound = blocks.bounds[-1]
+    norm = next(i for i in range(bound.first, bound.last + 1) if units.letters[i] != ord("D"))
+    painted = replace(_paint_whole(units, blocks, before, after), repeats=count > 1)
+    return Template(
+        text,
+        before,
+        after,
+        painted,
+        units.start[bound.last + 1],
+        units.start[norm],
+        sum(place > bound.last for place in units.heavy),
+    )
+
+
+def _paint_whole(units: Units, blocks: Blocks, before: str, after: str) -> Painted:
+    labels = paint_interval(
+        units, blocks, mixer_before=before == "mixer", mixer_after=after == "mixer"
+    )
+    return Painted(labels, blocks.confidence, _kind(before, units, blocks))
+
+
+def _kind(core: str, units: Units, blocks: Blocks) -> str:
+    if not blocks.has_ffn:
+        return core
+    inside = units.letters[blocks.ffn[0] : blocks.ffn[1] + 1]
+    return f"{core}+moe" if any(letter in b"MR" for letter in inside) else f"{core}+ffn"
+
+
+def paint_core(text: bytes) -> Painted:
+    """An attention core or a scan, and what lies within it."""
+    rest = _AROUND_CORE[ord("S")] if b"S" in text else _CORE
+    return Painted(bytes(_AROUND_CORE.get(letter, rest) for letter in text), 0.95)
+
+
+def paint_between(text: bytes, before: str, after: str, templates: Sequence[Template]) -> Painted:
+    """A piece from core to core within one pass. Where its own structure leaves doubt, what it
+    shares with the ends of a repeated piece decides."""
+    for template in templates:
+        if (template.text, template.before, template.after) == (text, before, after):
+            return template.painted
+    units = cut_units(text)
+    blocks = divide(units, mixes_after=after == "mixer")
+    own = _paint_whole(units, blocks, before, after)
+    if blocks.bounds and blocks.confidence >= _SURE_ENOUGH:
+        return replace(own, confidence=min(own.confidence, 0.8))
+    return _by_shared_ends(own, text, before, after, templates)
+
+
+def _by_shared_ends(
+    own: Painted, text: bytes, before: str, after: str, templates: Sequence[Template]
+) -> Painted:
+    fitting = [t for t in templates if t.before == before and t.after == after]
+    if not fitting:
+        return own
+    best = max(fitting, key=lambda t: _common_prefix(text, t.text) + _common_suffix(text, t.text))
+    head, tail = _common_prefix(text, best.text), _common_suffix(text, best.text)
+    if head + tail < len(text) // 2:
+        return own
+    head = min(head, len(text) - tail)
+    marks = best.painted.labels
+    middle = bytes([LEFT]) * (len(text) - head - tail)
+    return Painted(marks[:head] + middle + marks[len(marks) - tail :], 0.7, best.painted.kind)
+
+
+def _common_prefix(a: bytes, b: bytes) -> int:
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+
+
+def _common_suffix(a: bytes, b: bytes) -> int:
+    return _common_prefix(a[::-1], b[::-1])
+
+
+def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painted:
+    """After the last core of a pass: the end of its layer, then what makes logits and tokens."""
+    fitting = [t for t in templates if t.before == before]
+    whole = [t for t in fitting if text.startswith(t.text[: t.end])]
+    cut = [t for t in fitting if t.text.startswith(text)]
+    units = cut_units(text)
+    if whole:
+        best = max(whole, key=lambda t: t.end)
+        if "+" in best.painted.kind or not _fed_otherwise(fitting, text[best.end :]):
+            return _end_like(units, best)
+    if cut:
+        return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kind)
+    blocks = divide_end(units)
+    painter = Painter(units)
+    paint_layer_end(painter, blocks, mixer=before == "mixer")
+    if blocks.bounds:
+        paint_model_end(painter, max(blocks.bounds[-1].last, blocks.ffn[1]) + 1)
+    return Painted(painter.kernels(), blocks.confidence, _kind(before, units, blocks))
+
+
+def _fed_otherwise(fitting: Sequence[Template], rest: bytes) -> bool:
+    """An FFN may follow: others after such a core have one, and activations come."""
+    return any("+" in t.painted.kind for t in fitting) and any(letter in b"AMR" for letter in rest)
+
+
+def _end_like(units: Units, template: Template) -> Painted:
+    painter = Painter(units)
+    first = next((i for i, s in enumerate(units.start) if s >= template.end), len(units.letters))
+    paint_model_end(painter, first)
+    labels = template.painted.labels[: template.end] + painter.kernels()[template.end :]
+    return Painted(labels, 0.92, template.painted.kind, repeats=True)
+
+
+def paint_begin(text: bytes, after: str, templates: Sequence[Template]) -> Painted:
+    """Before the first core of a pass: embedding, rotary table, the first layer's projections."""
+    fitting = [t for t in templates if t.after == after]
+    like = [t for t in fitting if text.endswith(t.text[t.begin :])]
+    if like:
+        best = max(like, key=lambda t: len(t.text) - t.begin)
+        return _begin_like(text, best)
+    cut = [t for t in fitting if t.text.endswith(text)]
+    if cut:
+        marks = cut[0].painted.labels
+        return Painted(marks[len(marks) - len(text) :], 0.85, opens=True)
+    return _begin_alone(text, after, fitting)
+
+
+def _begin_like(text: bytes, template: Template) -> Painted:
+    own = template.painted.labels[template.begin :]
+    early = text[: len(text) - len(own)]
+    whole = _common_suffix(text, template.text)
+    if whole > len(own) and b"E" not in early:
+        # The recording begins inside a layer.
+        marks = template.painted.labels[len(template.text) - whole :]
+        return Painted(bytes([LEFT]) * (len(text) - whole) + marks, 0.85, opens=True)
+    painter = Painter(cut_units(early))
+    paint_model_begin(painter, len(painter.labels) - 1)
+    return Painted(painter.kernels() + own, 0.92, opens=True)
+
+
+def _begin_alone(text: bytes, after: str, fitting: Sequence[Template]) -> Painted:
+    """The norm before as many GEMMs as other layers have there begins the attention."""
+    units = cut_units(text)
+    usual = fitting[0].projections if fitting else len(units.heavy)
+    first = units.heavy[-usual] if 0 < usual <= len(units.heavy) else 0
+    norms = [i for i, letter in enumerate(units.letters) if letter in b"NB"]
+    before = [i for i in norms if i < first] or norms[:1]
+    start = before[-1] if before else max(units.letters.rfind(b"E"), -1)
+    painter = Painter(units)
+    painter.before_core(start + 1, len(units.letters) - 1, mixer=after == "mixer")
+    paint_model_begin(painter, start)
+    return Painted(painter.kernels(), 0.7 if before else 0.6, opens=True)
