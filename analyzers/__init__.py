@@ -8,12 +8,21 @@ from __future__ import annotations
 from tracer.analysis import Analysis
 from tracer.analyzers.idle_causes import explain_idle
 from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
+from tracer.analyzers.rules_attention import judge_attention
 from tracer.analyzers.rules_gaps import judge_gaps
+from tracer.analyzers.rules_matmul import judge_matmul, judge_quantized
 from tracer.analyzers.rules_sync import judge_allocator, judge_waits
 from tracer.events import Trace
 
 EXPLAIN: Explain = explain_idle
-RULES: tuple[Rule, ...] = (judge_gaps, judge_waits, judge_allocator)
+RULES: tuple[Rule, ...] = (
+    judge_gaps,
+    judge_waits,
+    judge_allocator,
+    judge_attention,
+    judge_matmul,
+    judge_quantized,
+)
 
 
 def analyze(trace: Trace) -> Analysis:

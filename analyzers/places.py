@@ -4,6 +4,7 @@ live, modules, operators."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -68,6 +69,14 @@ class Places:
             self.work.tree.paths[module] if module != NONE else None,
             self.trace.names[self.trace.name_codes[outer]] if outer != NONE else None,
         )
+
+    def of_work(self, row: int) -> Where:
+        """The place of a piece of work: of what asked for it, with the module it counts in."""
+        site = int(self.work.site[row])
+        where = self.of(site) if site != NONE else Where()
+        module = int(self.work.module[row])
+        path = folded(self.work.tree.paths[module]) if module != NONE else None
+        return replace(where, module=path)
 
     @cached_property
     def _framework_range(self) -> Longs:
