@@ -12,9 +12,18 @@ import pytest
 from tests.otlp_receiver import GrpcReceiver, HttpReceiver, SilentServer, closed_port
 from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis
 from tracer.analysis import Analysis
+from tracer.errors import UsageError
 from tracer.events import SIDE_TABLES, make_table
 from tracer.exporters.otlp import BackgroundExport, export_otlp
-from tracer.exporters.otlp.metrics import PeriodicMetrics, Sample, sample_of, step_points
+from tracer.exporters.otlp.live import LiveExport, Progress, RunningSums
+from tracer.exporters.otlp.metrics import (
+    STEP_BOUNDS,
+    Distribution,
+    PeriodicMetrics,
+    Sample,
+    sample_of,
+    step_points,
+)
 from tracer.exporters.otlp.options import Arguments, resolve
 
 STAGES = [
@@ -32,7 +41,7 @@ def analysis() -> Analysis:
         SIDE_TABLES["metrics"],
         {
             "device": [0, 0, 0, 0],
-            "metric": ["power_w", "power_w", "utilization_ratio", "novel_thing"],
+            "metric": ["power_watts", "power_watts", "gpu_utilization_ratio", "novel_thing"],
             "time_ns": [BASE_NS, BASE_NS + 5, BASE_NS, BASE_NS],
             "value": [300.0, 410.5, 0.75, 3.0],
         },
@@ -90,11 +99,15 @@ def test_device_counters_follow_the_conventions(analysis: Analysis) -> None:
 
 def test_request_histograms_follow_the_conventions(analysis: Analysis) -> None:
     points: dict[str, Any] = {p.name: p for p in sample_of(analysis).points}
-    assert points["gen_ai.server.request.duration"].values == [pytest.approx(0.14)]
-    assert points["gen_ai.server.time_to_first_token"].values == [pytest.approx(0.04)]
+    seconds = {name: point.distribution.total for name, point in points.items() if "gen_ai" in name}
+    assert seconds == {
+        "gen_ai.server.request.duration": pytest.approx(0.14),
+        "gen_ai.server.time_to_first_token": pytest.approx(0.04),
+        "gen_ai.server.time_per_output_token": pytest.approx(0.01),  # 100 ms for ten tokens
+    }
     per_token = points["gen_ai.server.time_per_output_token"]
-    assert per_token.values == [pytest.approx(0.01)]  # 100 ms for the ten tokens after the first
-    assert per_token.bounds[0] == 0.01 and per_token.bounds[-1] == 2.5
+    bounds = per_token.distribution.bounds
+    assert bounds[0] == 0.01 and bounds[-1] == 2.5 and per_token.distribution.counts[0] == 1
     assert per_token.attributes["gen_ai.request.model"] == "m"
 
 
@@ -125,7 +138,8 @@ def test_periodic_metrics_send_at_an_interval_and_once_more_at_the_end() -> None
             return None  # nothing to say yet
         if len(asked) >= 3:
             arrived.set()
-        points = step_points({"decode": [1_000_000] * len(asked)}, {"decode": 30.0})
+        times = {"decode": Distribution(STEP_BOUNDS, [0.001] * len(asked))}
+        points = step_points(times, {"decode": 30.0})
         return Sample(BASE_NS, BASE_NS + len(asked), tuple(points))
 
     with HttpReceiver() as receiver:
@@ -147,7 +161,7 @@ def test_periodic_metrics_send_at_an_interval_and_once_more_at_the_end() -> None
 def test_periodic_metrics_to_nobody_are_counted_and_hold_nobody() -> None:
     endpoint = f"http://127.0.0.1:{closed_port()}"
     target = resolve(Arguments(endpoint=endpoint, protocol="http/protobuf"), {}, "metrics")
-    sample = Sample(0, 1, tuple(step_points({"": [5]}, {})))
+    sample = Sample(0, 1, tuple(step_points({"": Distribution((1.0,), [5.0])}, {})))
     periodic = PeriodicMetrics(target, lambda: sample, {}, interval_s=60)
     periodic.start()
     periodic.stop(within_s=20)
@@ -194,3 +208,47 @@ def test_a_wrong_argument_in_the_background_is_told(
     under_way.finish()
     assert under_way.report is None and "ftp://nowhere" in str(under_way.error)
     assert "ftp://nowhere" in caplog.text
+
+
+def test_sums_of_a_run_that_goes_on_grow() -> None:
+    told = iter(
+        [
+            Progress(),
+            Progress([("decode", 1_000_000)] * 3, tokens=3, counters=[(0, "power_watts", 300.0)]),
+            Progress([("decode", 2_000_000)], tokens=1),
+        ]
+    )
+    sums = RunningSums(lambda: next(told))
+    assert sums.sample() is None
+    counts: list[int] = []
+    for _ in range(2):
+        sample = sums.sample()
+        assert sample is not None
+        points: dict[str, Any] = {point.name: point for point in sample.points}
+        counts.append(points["tracer.step.duration"].distribution.count)
+        assert points["tracer.tokens"].value == counts[-1]
+    assert counts == [3, 4] and "hw.power" not in points
+
+
+def test_arguments_of_a_live_export_are_checked_at_once() -> None:
+    for wrong in ({"endpoint": "ftp://x"}, {"nonsense": 1}, {"interval": -1}, {"deadline": 0}):
+        with pytest.raises(UsageError):
+            LiveExport(wrong)
+    with pytest.raises(UsageError, match="otlp=5"):
+        LiveExport(5)  # type: ignore[arg-type]
+
+
+def test_a_live_export_sends_metrics_and_at_the_end_the_spans(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    with HttpReceiver() as receiver:
+        live = LiveExport(
+            {"endpoint": receiver.endpoint, "protocol": "http/protobuf", "interval": 60}
+        )
+        live.send_metrics_of(lambda: Progress([("", 5_000_000)]))
+        under_way = live.finish(lambda: analysis, beside=tmp_path)
+        report = under_way.wait(20)
+        under_way.finish(grace_s=20)
+    assert report is not None and report.complete
+    assert receiver.received == report.produced
+    assert "tracer.step.duration" in metrics_of(receiver)

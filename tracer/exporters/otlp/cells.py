@@ -215,7 +215,7 @@ def folded_blocks(analysis: Analysis) -> Blocks:
 
 
 def _fold_name(path: str, kind: str) -> str:
-    """The path without the numbers of its layers; of a name by order of call (`MLP_3`) the class."""
+    """The path without numbers of layers; the class of a name by order of call (`MLP_3`)."""
     if kind and re.fullmatch(rf"{re.escape(kind)}_\d+", path):
         return kind
     return _NUMBER.sub("*", path)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tracer.errors import UsageError
 
@@ -81,3 +82,48 @@ def active() -> Context | None:
         int(found.trace_flags),
         found.trace_state.to_header(),
     )
+
+
+_captures = 0
+
+
+def run_context(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What a run belongs to, asked when it begins and kept with it in `TraceMeta.extra`.
+
+    `traceparent` and `tracestate` of the span or process around it; `job`, the same text in every
+    rank of one job, by which their exports find the same trace.
+    """
+    global _captures
+    _captures += 1
+    variables = os.environ if environ is None else environ
+    context = current(variables)
+    found = {} if context is None else {"traceparent": context.traceparent}
+    if context is not None and context.state:
+        found["tracestate"] = context.state
+    job = job_of(variables)
+    return found | ({"job": f"{job}/{_captures}"} if job else {})
+
+
+def job_of(environ: Mapping[str, str]) -> str | None:
+    """What the launcher says is common to all ranks and to no other job; None when it does not."""
+    world = environ.get("WORLD_SIZE", "1")
+    if not world.isdecimal() or int(world) < 2:
+        return None
+    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if run_id != "none":
+        return f"torchelastic/{run_id}/{restart}"
+    if environ.get("SLURM_JOB_ID"):
+        return f"slurm/{environ['SLURM_JOB_ID']}/{environ.get('SLURM_STEP_ID', '')}/{restart}"
+    if environ.get("LOCAL_WORLD_SIZE") == world:
+        return _launcher(os.getppid(), restart)
+    return None
+
+
+def _launcher(pid: int, restart: str) -> str | None:
+    """The launching process of one machine: its number and when it started."""
+    try:
+        fields_after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"process/{pid}/{fields_after_name[19]}/{restart}"
+    except (OSError, IndexError):
+        return None

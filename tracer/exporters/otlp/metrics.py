@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -50,14 +51,35 @@ class Counter:
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
 
+class Distribution:
+    """Counts of values between bounds; it grows in place and takes no more room for it."""
+
+    def __init__(self, bounds: tuple[float, ...], values: Iterable[float] = ()) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+        self.lowest, self.highest = math.inf, -math.inf
+        for value in values:
+            self.add(value)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def add(self, value: float) -> None:
+        """Count one value; a bound belongs to the bucket below it."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+
+
 @dataclass(frozen=True)
 class Histogram:
     """A distribution since the start."""
 
     name: str
     unit: str
-    bounds: tuple[float, ...]
-    values: Sequence[float]
+    distribution: Distribution
     attributes: Mapping[str, Value] = field(default_factory=dict)
 
 
@@ -84,7 +106,7 @@ class Sent:
 def sample_of(analysis: Analysis) -> Sample:
     """The metrics of a recording."""
     points = [
-        *step_points(_step_walls(analysis), _token_rates(analysis)),
+        *step_points(_step_times(analysis), _token_rates(analysis)),
         *_share_points(analysis),
         *device_points(analysis),
         *request_points(read_requests(analysis.requests)),
@@ -93,12 +115,12 @@ def sample_of(analysis: Analysis) -> Sample:
     return Sample(window.start_ns, window.end_ns, tuple(points))
 
 
-def _step_walls(analysis: Analysis) -> dict[str, list[int]]:
-    walls: dict[str, list[int]] = {}
+def _step_times(analysis: Analysis) -> dict[str, Distribution]:
+    times: dict[str, Distribution] = {}
     steps = analysis.steps
     for phase, wall in zip(steps["phase"].astype(str), steps["wall_ns"].tolist(), strict=True):
-        walls.setdefault(phase, []).append(wall)
-    return walls
+        times.setdefault(phase, Distribution(STEP_BOUNDS)).add(wall / 1e9)
+    return times
 
 
 def _token_rates(analysis: Analysis) -> dict[str, float]:
@@ -106,13 +128,11 @@ def _token_rates(analysis: Analysis) -> dict[str, float]:
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 
-def step_points(walls_ns: Mapping[str, Sequence[int]], rates: Mapping[str, float]) -> list[Point]:
+def step_points(times: Mapping[str, Distribution], rates: Mapping[str, float]) -> list[Point]:
     """Step times and tokens a second by phase: what a capture of detail `light` knows."""
     points: list[Point] = [
-        Histogram(
-            "tracer.step.duration", "s", STEP_BOUNDS, [ns / 1e9 for ns in walls], _phase(phase)
-        )
-        for phase, walls in walls_ns.items()
+        Histogram("tracer.step.duration", "s", distribution, _phase(phase))
+        for phase, distribution in times.items()
     ]
     points += [
         Gauge("tracer.token.rate", "{token}/s", rate, _phase(phase))
@@ -144,15 +164,12 @@ def _share_points(analysis: Analysis) -> list[Point]:
 # Our name of a device counter -> name, unit, factor and whether it is a sum, by the conventions.
 HARDWARE: Mapping[str, tuple[str, str, float, bool]] = {
     "gpu_utilization_ratio": ("hw.gpu.utilization", "1", 1.0, False),
-    "utilization_ratio": ("hw.gpu.utilization", "1", 1.0, False),
     "memory_utilization_ratio": ("hw.gpu.memory.utilization", "1", 1.0, False),
     "memory_used_bytes": ("hw.gpu.memory.usage", "By", 1.0, False),
     "memory_total_bytes": ("hw.gpu.memory.limit", "By", 1.0, False),
-    "power_w": ("hw.power", "W", 1.0, False),
-    "power_mw": ("hw.power", "W", 1e-3, False),
-    "energy_j": ("hw.energy", "J", 1.0, True),
-    "energy_mj": ("hw.energy", "J", 1e-3, True),
-    "temperature_c": ("hw.temperature", "Cel", 1.0, False),
+    "power_watts": ("hw.power", "W", 1.0, False),
+    "energy_joules": ("hw.energy", "J", 1.0, True),
+    "temperature_celsius": ("hw.temperature", "Cel", 1.0, False),
 }
 
 
@@ -166,7 +183,7 @@ def device_points(analysis: Analysis) -> list[Point]:
     )
     names = dict(_device_names(analysis))
     rows = zip(last["device"].tolist(), last["metric"].astype(str), last["value"], strict=True)
-    return [_device_point(device, metric, value, names) for device, metric, value in rows]
+    return [device_point(device, metric, value, names) for device, metric, value in rows]
 
 
 def _device_names(analysis: Analysis) -> list[tuple[int, str]]:
@@ -174,7 +191,8 @@ def _device_names(analysis: Analysis) -> list[tuple[int, str]]:
     return list(zip(devices["device"].tolist(), devices["name"].astype(str), strict=True))
 
 
-def _device_point(device: int, metric: str, value: float, names: Mapping[int, str]) -> Point:
+def device_point(device: int, metric: str, value: float, names: Mapping[int, str]) -> Point:
+    """A device counter under its name in the conventions."""
     attributes: dict[str, Value] = {"hw.id": str(device), "hw.type": "gpu"}
     if names.get(device):
         attributes["hw.name"] = names[device]
@@ -192,7 +210,8 @@ def request_points(requests: Sequence[Request]) -> list[Point]:
         attributes: dict[str, Value] = {k: v for k, v in labels.items() if v is not None}
         for name, bounds, seconds in _request_values(alike):
             if seconds:
-                points.append(Histogram(f"gen_ai.server.{name}", "s", bounds, seconds, attributes))
+                made = Distribution(bounds, seconds)
+                points.append(Histogram(f"gen_ai.server.{name}", "s", made, attributes))
     return points
 
 
@@ -234,7 +253,7 @@ def _add_point(metric: Any, point: Point, sample: Sample) -> None:
     times = {"start_time_unix_nano": sample.start_ns, "time_unix_nano": sample.time_ns}
     if isinstance(point, Histogram):
         metric.histogram.aggregation_temporality = _CUMULATIVE
-        added = metric.histogram.data_points.add(**times, **_distribution(point))
+        added = metric.histogram.data_points.add(**times, **_distribution(point.distribution))
     elif isinstance(point, Counter):
         metric.sum.aggregation_temporality, metric.sum.is_monotonic = _CUMULATIVE, True
         added = metric.sum.data_points.add(**times, as_double=point.value)
@@ -243,18 +262,14 @@ def _add_point(metric: Any, point: Point, sample: Sample) -> None:
     _add_attributes(added.attributes, point.attributes)
 
 
-def _distribution(histogram: Histogram) -> dict[str, Any]:
-    counts = [0] * (len(histogram.bounds) + 1)
-    for value in histogram.values:
-        counts[bisect_left(histogram.bounds, value)] += 1
-    values = histogram.values
+def _distribution(made: Distribution) -> dict[str, Any]:
     return {
-        "count": len(values),
-        "sum": float(sum(values)),
-        "bucket_counts": counts,
-        "explicit_bounds": list(histogram.bounds),
-        "min": float(min(values)),
-        "max": float(max(values)),
+        "count": made.count,
+        "sum": made.total,
+        "bucket_counts": made.counts,
+        "explicit_bounds": made.bounds,
+        "min": made.lowest,
+        "max": made.highest,
     }
 
 

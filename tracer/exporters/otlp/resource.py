@@ -44,6 +44,25 @@ def resource_attributes(
     }
 
 
+def live_attributes(
+    service_name: str | None, extra: Mapping[str, Value] | None
+) -> dict[str, Value | None]:
+    """Resource attributes of the run in this process, for metrics while it goes on."""
+    given = {**environment_attributes(os.environ), **(extra or {})}
+    named = service_name or os.environ.get("OTEL_SERVICE_NAME") or given.get("service.name")
+    rank = os.environ.get("RANK", "")
+    return {
+        "service.name": named or DEFAULT_SERVICE,
+        "telemetry.sdk.name": SCOPE,
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.version": VERSION,
+        "host.name": socket.gethostname(),
+        "process.pid": os.getpid(),
+        "tracer.rank": int(rank) if rank.isdecimal() else None,
+        **{key: value for key, value in given.items() if key != "service.name"},
+    }
+
+
 def environment_attributes(environ: Mapping[str, str]) -> dict[str, Value]:
     """`OTEL_RESOURCE_ATTRIBUTES`; a malformed value is discarded whole, as the standard says."""
     parsed: dict[str, Value] = {}
