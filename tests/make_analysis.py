@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracer.analysis import BUCKET_CODE, GROUPS, TABLES, Analysis, Phase, Window
-from tracer.events import Trace, make_table
+from tracer.events import Trace, make_table, text_column
 from tracer.exporters.levels import IDLE_PARTS
 
 from .make_traces import TraceMaker, to_ns
@@ -146,13 +146,18 @@ def _kernels(steps: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(rows: Sequence[Mapping[str, Any]], table: str) -> dict[str, list[Any]]:
+def _rows(rows: Sequence[Mapping[str, Any]], table: str) -> dict[str, Any]:
     if not rows:
         return {}
-    return {
-        name: [row.get(name, _default(kind)) for row in rows]
-        for name, kind in TABLES[table].items()
-    }
+    kinds = TABLES[table]
+    columns = {name: [row.get(name, _default(kinds[name])) for row in rows] for name in kinds}
+    return {n: _texts(values) if kinds[n] == "text" else values for n, values in columns.items()}
+
+
+def _texts(values: Sequence[str]) -> Any:
+    """A text column as readers make it: pandas looks at no text, so that any text is possible."""
+    distinct = list(dict.fromkeys(values))
+    return text_column(np.array([distinct.index(value) for value in values]), distinct)
 
 
 def _default(kind: str) -> Any:

@@ -43,7 +43,7 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     """The finding with the number of steps it is a mean of."""
     phases = analysis.steps["phase"]
     touched = [step for step in finding.steps if 0 <= step < len(phases)]
-    names = frozenset(phases.iloc[touched].astype(str))
+    names = frozenset(map(str, phases.iloc[touched].tolist()))
     alike = phases.isin(list(names)).to_numpy()
     steady = alike & ~analysis.steps["warmup"].to_numpy()
     chosen = steady if bool(steady[touched].all()) else alike

@@ -110,11 +110,11 @@ def _source(analysis: Analysis) -> dict[str, Any]:
 def device_name(analysis: Analysis) -> str | None:
     """The name of the devices that worked; several different names joined, None when unknown."""
     devices = analysis.trace.table("devices")
-    names = devices["name"].astype(str)
+    names = dict(zip(devices["device"].tolist(), map(str, devices["name"].tolist()), strict=True))
     if analysis.window.devices:
-        worked = names[devices["device"].isin(analysis.work["device"].unique())]
-        names = worked if len(worked) else names
-    return ", ".join(dict.fromkeys(name for name in names if name)) or None
+        worked = set(analysis.work["device"].unique().tolist()) & set(names)
+        names = {device: name for device, name in names.items() if device in worked} or names
+    return ", ".join(dict.fromkeys(name for name in names.values() if name)) or None
 
 
 def _integrity(analysis: Analysis) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,10 +131,8 @@ def step_lines(page: Page, analysis: Analysis) -> list[Text]:
 
 def _step_counts(analysis: Analysis) -> str:
     steps = analysis.steps
-    named = steps.loc[~steps["warmup"], "phase"].astype(str).value_counts()
-    counts = [
-        f"{count:,} {inert(str(name)) or 'of unknown phase'}" for name, count in named.items()
-    ]
+    named = Counter(map(str, steps.loc[~steps["warmup"], "phase"].tolist()))
+    counts = [f"{n:,} {inert(name) or 'of unknown phase'}" for name, n in named.most_common()]
     warmup = int(steps["warmup"].sum())
     if warmup:
         counts.append(f"{warmup:,} warm-up (left out of the phases)")
@@ -165,8 +164,8 @@ def _step_chart(page: Page, analysis: Analysis) -> list[Text]:
 
 def _step_letters(analysis: Analysis) -> list[str]:
     """A letter under each step that is not of the most frequent phase; w for warm-up."""
-    phases = analysis.steps["phase"].astype(str)
-    usual = phases.mode().iloc[0]
+    phases = [str(phase) for phase in analysis.steps["phase"].tolist()]
+    usual = Counter(phases).most_common(1)[0][0]
     return [
         "w" if warmup else " " if phase == usual else (inert(phase)[:1] or " ")
         for phase, warmup in zip(phases, analysis.steps["warmup"].tolist(), strict=True)
