@@ -1,0 +1,203 @@
+"""`tracer run`: trace an unchanged program.
+
+Nothing here imports torch, numpy or pandas before the program does: the program may set variables
+that these read when they are imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tracer.commands.output import say
+from tracer.deferred import FirstUse
+from tracer.errors import UsageError
+from tracer.program import Program, run_program
+
+if TYPE_CHECKING:
+    from tracer.recorder import Recording
+
+NAME = "run"
+HELP = "trace an unchanged script or module, then print the report (on stderr)"
+TRANSPARENT = True  # exceptions, signals and the exit status are the program's
+
+_DETAILS = ("light", "kernels", "modules", "full")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `tracer run`."""
+    parser.usage = (
+        "tracer run [--detail D] [--out DIR] [--report FILE] [--seconds S] "
+        "(script.py | -m module) [argument ...]"
+    )
+    parser.epilog = (
+        "stdout, exceptions, signals and the exit status are the program's own. The report goes to "
+        "stderr or to FILE; with --out the run is saved for `tracer report`, `open` and `diff`."
+    )
+    parser.add_argument(
+        "--detail",
+        choices=_DETAILS,
+        default="modules",
+        help="what to record: light (steps alone; cheapest), kernels (the device), modules "
+        "(default: also operators and blocks of the model), full (also shapes, Python, memory)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="save the run there")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write the report there and not to stderr: text, JSON (.json) or a page (.html)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, metavar="S", help="record at most so long (300)"
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        nargs=argparse.PARSER,
+        metavar="module",
+        help="run a module, as `python -m` does",
+    )
+    script = parser.add_argument(
+        "script", nargs=argparse.PARSER, metavar="script.py", help="run a script with its arguments"
+    )
+    script.required = False
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program, report on it; returns the program's status."""
+    program = _program(args)
+    program.check()
+    session = _Session(args)
+    with session.watching():
+        outcome = run_program(program)
+    session.end(outcome.error)
+    return outcome.status
+
+
+def _program(args: argparse.Namespace) -> Program:
+    if args.module:
+        return Program(args.module[0], tuple(args.module[1:]), is_module=True)
+    words = list(args.script or ())
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if not words:
+        raise UsageError("give a script or `-m module` to run: tracer run train.py --epochs 1")
+    return Program(words[0], tuple(words[1:]))
+
+
+class Terminated(BaseException):
+    """The process was told to end by a signal. Never raised: it names the end in the report."""
+
+
+class _Session:
+    """The recording of one program, from its first use of torch to its end."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._detail = args.detail
+        self._seconds = args.seconds
+        # The program may change its directory.
+        self._out = None if args.out is None else Path(args.out).absolute()
+        self._report = None if args.report is None else Path(args.report).absolute()
+        self._process = os.getpid()
+        self._first_use = FirstUse(self._start)
+        self._recording: Recording | None = None
+        self._ended = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Generator[None]:
+        """Record from the first use of torch on; end in order when the process is terminated."""
+        self._first_use.watch()
+        with _on_termination(self._terminate):
+            yield
+
+    def _start(self) -> None:
+        try:
+            from tracer.recorder import Recording
+
+            options = {
+                "detail": self._detail,
+                "limits": {"seconds": self._seconds},
+                "yields_to_traces": True,
+            }
+            recording = Recording(options)
+            recording.start(sys._getframe(1))
+            self._recording = recording
+        except Exception as error:  # the border to the traced program: it runs untraced
+            say(f"the trace could not start: {type(error).__name__}: {error}")
+
+    def _terminate(self) -> None:
+        self.end(Terminated())
+
+    def end(self, error: BaseException | None) -> None:
+        """End the recording, save and report it. A forked child of the program does nothing."""
+        if self._ended or os.getpid() != self._process:
+            return
+        self._ended = True
+        self._first_use.close()
+        with contextlib.suppress(OSError, ValueError):  # the program may have closed it
+            sys.stdout.flush()
+        if self._recording is None:
+            say("nothing to report: the program did not use torch")
+            return
+        try:
+            self._recording.stop(error)
+            self._publish(self._recording)
+        except Exception as failure:  # the border to the traced program: its status stands
+            say(f"no report could be made: {type(failure).__name__}: {failure}")
+
+    def _publish(self, recording: Recording) -> None:
+        if self._out is not None:
+            recording.save(self._out)
+            say(f"run saved: tracer report {self._out}")
+        if self._report is not None:
+            self._report.write_text(_document(recording, self._report.suffix), encoding="utf-8")
+            say(f"report written to {self._report}")
+            return
+        stream: Any = sys.__stderr__ or sys.stderr
+        stream.write("\n" + recording.report.text())
+        stream.flush()
+
+
+def _document(recording: Recording, suffix: str) -> str:
+    import json
+
+    if suffix == ".json":
+        return json.dumps(recording.report.json(), indent=1) + "\n"
+    return recording.report.html() if suffix == ".html" else recording.report.text()
+
+
+@contextlib.contextmanager
+def _on_termination(action: Any) -> Generator[None]:
+    """Do something before SIGTERM ends the process, which it still does.
+
+    A handler of the program's own takes the place of ours.
+    """
+    number = signal.SIGTERM
+    if signal.getsignal(number) is not signal.SIG_DFL:
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            action()
+        finally:
+            os.kill(os.getpid(), number)
+
+    def reset_in_child() -> None:
+        if signal.getsignal(number) is handle:
+            signal.signal(number, signal.SIG_DFL)
+
+    signal.signal(number, handle)
+    os.register_at_fork(after_in_child=reset_in_child)
+    try:
+        yield
+    finally:
+        reset_in_child()
