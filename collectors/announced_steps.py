@@ -127,6 +127,10 @@ class StepLog:
         """The block ends."""
         self._end_open(thread)
 
+    def ended_since(self, first: int) -> list[Announced]:
+        """Steps that have ended, from the `first` on, while the trace runs."""
+        return self._ended[first:]
+
     def close(self) -> None:
         """The trace ends, and every open step with it."""
         for thread, step in self._open.items():

@@ -211,6 +211,14 @@ class DeviceMetrics:
         self._integers.extend((device.identity.number, code, time.time_ns()))
         self._values.append(value)
 
+    def latest(self) -> list[tuple[int, str, float]]:
+        """The last value of each field of each device, while the thread goes on sampling."""
+        end = len(self._values)
+        first = max(end - 4 * len(_NAMES) * max(len(self._devices), 1), 0)
+        places = self._integers[3 * first : 3 * end]
+        rows = zip(places[0::3], places[1::3], self._values[first:end], strict=True)
+        return [(d, _NAMES[f], v) for (d, f), v in {(d, f): v for d, f, v in rows}.items()]
+
     def table(self) -> pd.DataFrame:
         """The `metrics` table."""
         rows = np.array(self._integers, dtype=np.int64).reshape(-1, 3)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from tracer.collectors.generation import Generation
@@ -290,6 +291,13 @@ class RootCalls:
         if known is None:
             known = self._keeps[module] = keeps_cache(module)
         return known
+
+    def ended_since(self, first: int) -> NDArray[np.int64]:
+        """Calls from the `first` on, while the trace runs: start_ns, end_ns, batch, tokens,
+        cached and graded of each."""
+        # A copy: the array cannot grow while somebody looks at its memory.
+        rows = np.array(self._rows[first * self.WIDTH :], dtype=np.int64).reshape(-1, self.WIDTH)
+        return rows[:, [0, 1, 3, 4, 5, 6]]
 
     def table(self) -> pd.DataFrame:
         """The table, in order of start. Roots have the path that they were last known by."""

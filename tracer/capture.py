@@ -15,6 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tracer.capture_notes import (
     failed,
     interrupted,
@@ -23,7 +26,7 @@ from tracer.capture_notes import (
     steps_missed,
     yielded,
 )
-from tracer.collectors.announced_steps import Step, StepLog
+from tracer.collectors.announced_steps import Announced, Step, StepLog
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
 from tracer.collectors.host_events import Children, Collections
 from tracer.collectors.module_ranges import ModuleRanges
@@ -233,6 +236,22 @@ class Capture:
         if self._device_steps is not None:
             self._device_steps.end("call")
         self._look_at_limits(now_ns)
+
+    def announced_since(self, first: int) -> list[Announced]:
+        """Announced steps that have ended, from the `first` on; may be asked by another thread."""
+        return self._steps.ended_since(first)
+
+    def calls_since(self, first: int) -> NDArray[np.int64]:
+        """Columns of calls of root modules that have ended: start_ns, end_ns, batch, tokens,
+        cached, graded; may be asked by another thread."""
+        if self._ranges is None:
+            return np.zeros((0, 6), dtype=np.int64)
+        return self._ranges.calls.ended_since(first)
+
+    def counters_now(self) -> list[tuple[int, str, float]]:
+        """The last sample of each counter of each device; may be asked by another thread."""
+        sampled = (s for s in self._sources if isinstance(s, DeviceMetrics))
+        return [counter for source in sampled for counter in source.latest()]
 
     def _mark(self, mark: Any, owner: str) -> None:
         with self._guarded("a mark on the device"):

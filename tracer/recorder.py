@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from tracer.collectors.announced_steps import Step
     from tracer.collectors.torch_profiler import Schedule
     from tracer.events import Trace
+    from tracer.exporters.otlp.background import BackgroundExport
+    from tracer.exporters.otlp.live import LiveExport
     from tracer.live_report import Report
 
 Detail = Literal["light", "kernels", "modules", "full"]
@@ -33,6 +36,7 @@ def trace(
     metrics: bool = True,
     limits: Limits | Mapping[str, Any] | None = None,
     calibrate: bool | None = None,
+    otlp: bool | str | Mapping[str, Any] | None = None,
 ) -> Recording:
     """Record what PyTorch does in a block (`with trace() as t:`) or in a function (`@trace()`).
 
@@ -40,6 +44,8 @@ def trace(
     `detail`: "light", "kernels", "modules" or "full". `schedule`: a `torch.profiler.schedule`,
     which `t.step()` moves on. `out`: a directory to save the run in. `metrics`: sample the counters
     of the devices. `limits`: when the recording ends by itself, `seconds` and `free_memory_ratio`.
+    `otlp`: send the run to an OpenTelemetry collector when it has ended, from a thread of its own:
+    an address, arguments of `t.export_otlp`, or True for what the `OTEL_…` variables say.
     """
     _check(model, detail, schedule, calibrate)
     options: dict[str, Any] = {
@@ -49,7 +55,15 @@ def trace(
         "metrics": metrics,
         "limits": limits,
     }
-    return Recording(options, None if out is None else Path(out))
+    return Recording(options, None if out is None else Path(out), _live_export(otlp))
+
+
+def _live_export(otlp: bool | str | Mapping[str, Any] | None) -> LiveExport | None:
+    if otlp is None or otlp is False:
+        return None
+    from tracer.exporters.otlp.live import LiveExport
+
+    return LiveExport(otlp)
 
 
 def _check(model: Any, detail: Any, schedule: Any, calibrate: Any) -> None:
@@ -71,9 +85,17 @@ class Recording:
     Entered again, it forgets the last result and records a new one.
     """
 
-    def __init__(self, options: Mapping[str, Any], out: Path | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        out: Path | None = None,
+        export: LiveExport | None = None,
+    ) -> None:
         self._options = options
         self._out = out
+        self._export = export
+        self._context: dict[str, str] = {}
+        self.delivery: BackgroundExport | None = None  # what `trace(otlp=…)` sends; `.wait()`
         self._capture: Capture | None = None
         self._running = False
         self._trace: Trace | None = None
@@ -95,6 +117,20 @@ class Recording:
         )
         self._capture.start()
         self._running = True
+        self._capture.attempt("the context of the run", self._find_context)
+        if self._export is not None and self._options["detail"] == "light":
+            self._capture.attempt("metrics over OTLP", self._send_metrics)
+
+    def _find_context(self) -> None:
+        from tracer.exporters.otlp.context import run_context
+
+        self._context = run_context()
+
+    def _send_metrics(self) -> None:
+        from tracer.live_progress import LiveProgress
+
+        assert self._export is not None and self._capture is not None
+        self._export.send_metrics_of(LiveProgress(self._capture))
 
     def __exit__(
         self,
@@ -112,6 +148,15 @@ class Recording:
         self._capture.stop(error)
         if self._out is not None:
             self._capture.attempt(f"saving the run to {self._out}", self.save, self._out)
+        if self._export is not None:
+            self._capture.attempt("the export over OTLP", self._begin_export, self._export)
+
+    def _begin_export(self, export: LiveExport) -> None:
+        trace = self.trace  # the profiler gives its result once, so not from the other thread
+        self.delivery = export.finish(
+            lambda: self.analysis if self._trace is trace else _analysis_of(trace),
+            beside=None if self._out is None else self._out.absolute().parent,
+        )
 
     def __call__(self, function: Function) -> Function:
         """Record each call of a function; `function.recording` is this object."""
@@ -140,16 +185,16 @@ class Recording:
         if self._trace is None:
             from tracer.live_trace import build_trace
 
-            self._trace = build_trace(self._capture.recorded)
+            built = build_trace(self._capture.recorded)
+            extra = {**built.meta.extra, **self._context}
+            self._trace = replace(built, meta=replace(built.meta, extra=extra))
         return self._trace
 
     @property
     def analysis(self) -> Analysis:
         """What was found out about it."""
         if self._analysis is None:
-            from tracer.analyzers import analyze
-
-            self._analysis = analyze(self.trace)
+            self._analysis = _analysis_of(self.trace)
         return self._analysis
 
     @property
@@ -177,6 +222,12 @@ class Recording:
         from tracer.live_report import optional_function
 
         return optional_function("tracer.tui", "open_analysis")(self.analysis)
+
+
+def _analysis_of(trace: Trace) -> Analysis:
+    from tracer.analyzers import analyze
+
+    return analyze(trace)
 
 
 def _capture_options(given: Mapping[str, Any]) -> Options:
