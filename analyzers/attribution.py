@@ -26,6 +26,8 @@ from tracer.events import KIND_CODE, Note, Trace
 
 HOW_CODE = {how: code for code, how in enumerate(HOW)}
 COMPUTE, COLLECTIVE, TRANSFER_CLASS = 0, 1, 2
+# Where work stands in its attention block: bits of `place` in the decisions below.
+AFTER_CORE, AFTER_NEGATION = 1, 2
 _OPEN = -1
 
 _KV_OPERATORS = (
@@ -301,12 +303,12 @@ def _module_buckets(work: Work, roles: Roles, rows: Longs) -> NDArray[np.int16]:
     index = {signature: code for code, signature in enumerate(kinds)}
     signature = np.array([index[s] for s in signatures], dtype=np.int64)[work.module[rows]]
     own_operator = take(work.trace.name_codes.astype(np.int64), _decisive_operator(work)[rows])
-    after = _after_core(work)[rows]
+    after = (_after_core(work) + 2 * _after_negation(work))[rows]
     keys = np.stack([signature, own_operator, work.name_code[rows], after])
     distinct, place = np.unique(keys, axis=1, return_inverse=True)
     decided = np.array(
         [
-            _decide(kinds[s], work.trace.names[o] if o != NONE else "", work.names[k], bool(a))
+            _decide(kinds[s], work.trace.names[o] if o != NONE else "", work.names[k], a)
             for s, o, k, a in distinct.T.tolist()
         ],
         dtype=np.int16,
@@ -340,10 +342,22 @@ def _after_core(work: Work) -> Longs:
     return after
 
 
-def _decide(signature: tuple[str, str], operator: str, kernel: KernelName, after: bool) -> int:
+def _after_negation(work: Work) -> Longs:
+    """1 where the work before it, in order of launch, negates: rotating halves joins them so."""
+    site = np.where(work.site == NONE, work.event, work.site)
+    order = np.argsort(work.trace.start_ns[site], kind="stable")
+    negates = work.trace.names_matching(lambda name: name == "aten::neg")
+    operator = work.operator[order]
+    is_negation = negates[work.trace.name_codes[np.maximum(operator, 0)]] & (operator != NONE)
+    out = np.zeros(work.event.size, dtype=np.int64)
+    out[order[1:]] = is_negation[:-1]
+    return out
+
+
+def _decide(signature: tuple[str, str], operator: str, kernel: KernelName, place: int) -> int:
     own, block = signature
     decide = _BLOCKS.get(block)
-    part = decide(own, operator, kernel, after) if decide else _outside(own, operator, kernel)
+    part = decide(own, operator, kernel, place) if decide else _outside(own, operator, kernel)
     return BUCKET_CODE.get(part, _OPEN) if part else _OPEN
 
 
@@ -368,7 +382,7 @@ def _outside(own: str, operator: str, kernel: KernelName) -> Part:
 _ADDS = ("aten::add", "aten::add_", "aten::copy_", "aten::mul", "aten::addcmul")
 
 
-def _in_attention(own: str, operator: str, kernel: KernelName, after: bool) -> Part:
+def _in_attention(own: str, operator: str, kernel: KernelName, place: int) -> Part:
     if own in ("norm", "rope", "linear"):
         return "attention", "projection" if own == "linear" else own
     role = operator_role(operator)
@@ -388,18 +402,20 @@ def _in_attention(own: str, operator: str, kernel: KernelName, after: bool) -> P
         return "attention", "core"
     if operator in ("aten::addmm", "aten::mm", "aten::linear"):
         return "attention", "projection"
-    if operator in _KV_OPERATORS:
+    joins = operator == "aten::cat" and not place & AFTER_NEGATION
+    if operator in _KV_OPERATORS or joins:
         return "attention", "kv_cache"
-    return "attention", "rope" if operator in _ROTATING and not after else "core"
+    before = not place & AFTER_CORE
+    return "attention", "rope" if operator in _ROTATING and before else "core"
 
 
-def _in_mixer(own: str, operator: str, kernel: KernelName, after: bool) -> Part:
+def _in_mixer(own: str, operator: str, kernel: KernelName, place: int) -> Part:
     if own == "norm":
         return "attention", "norm"
     return "attention", "projection" if own == "linear" else "mixer"
 
 
-def _in_ffn(own: str, operator: str, kernel: KernelName, after: bool) -> Part:
+def _in_ffn(own: str, operator: str, kernel: KernelName, place: int) -> Part:
     if kernel.category in ("dequantize", "quantize"):
         return "ffn", "dequantize"
     if own in ("norm", "router", "activation"):
@@ -418,17 +434,17 @@ def _in_ffn(own: str, operator: str, kernel: KernelName, after: bool) -> Part:
     return "ffn", "activation"
 
 
-def _in_experts(own: str, operator: str, kernel: KernelName, after: bool) -> Part:
+def _in_experts(own: str, operator: str, kernel: KernelName, place: int) -> Part:
     if kernel.category in ("dequantize", "quantize"):
         return "ffn", "dequantize"
     return "ffn", "experts"
 
 
-def _whole(group: str, part: str) -> Callable[[str, str, KernelName, bool], Part]:
-    return lambda own, operator, kernel, after: (group, part)
+def _whole(group: str, part: str) -> Callable[[str, str, KernelName, int], Part]:
+    return lambda own, operator, kernel, place: (group, part)
 
 
-_BLOCKS: dict[str, Callable[[str, str, KernelName, bool], Part]] = {
+_BLOCKS: dict[str, Callable[[str, str, KernelName, int], Part]] = {
     "attention": _in_attention,
     "mixer": _in_mixer,
     "ffn": _in_ffn,

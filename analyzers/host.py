@@ -12,6 +12,8 @@ from tracer.analyzers.intervals import NONE, Forest, Longs, lookup, nest, take
 from tracer.events import KIND_CODE, Trace
 
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
+# Operators written in C++: nothing of Python runs inside them.
+_NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 BACKWARD_NODE = "autograd::engine::evaluate_function"
 _LAUNCHING = ("launch", "memcpy", "memset", "kernel")
 _GRAPH_LAUNCH = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
@@ -79,14 +81,38 @@ class Host:
 
     @cached_property
     def leaf_operators(self) -> Longs:
-        """Operators with no operator inside them: what a CPU-only recording did."""
+        """What a CPU-only recording did: operators with none inside, and those of ATen that spend
+        most of their time themselves, whatever small operators they call on the way (a matrix
+        product copies its bias first)."""
         operators = self.of_kind("operator")[self.rows]
+        around = self._operator_around(operators)
         holds = np.zeros(self.rows.size, dtype=bool)
-        inner = np.flatnonzero(operators & (self.forest.parent != NONE))
-        above = self.forest.nearest(operators)[self.forest.parent[inner]]
-        holds[above[above != NONE]] = True
-        leaves: Longs = self.rows[operators & ~holds]
+        holds[around[around != NONE]] = True
+        absorbing = operators & holds & self._mostly_itself(operators, around)
+        outer = self.forest.outermost(absorbing)
+        own = absorbing & (outer == np.arange(self.rows.size))
+        leaves: Longs = self.rows[own | (operators & ~holds & (outer == NONE))]
         return leaves
+
+    def _operator_around(self, operators: NDArray[np.bool_]) -> Longs:
+        """For each host row that is an operator the next operator around it, by position."""
+        nearest = self.forest.nearest(operators)
+        above = take(nearest, self.forest.parent)
+        return np.where(operators, above, NONE)
+
+    def _mostly_itself(self, operators: NDArray[np.bool_], around: Longs) -> NDArray[np.bool_]:
+        """ATen operators whose own code takes half of their time or more, over all of one name."""
+        length = self.trace.end_ns[self.rows] - self.trace.start_ns[self.rows]
+        inside = np.bincount(
+            around[around != NONE], weights=length[around != NONE], minlength=length.size
+        )
+        codes = self.trace.name_codes[self.rows]
+        size = len(self.trace.names)
+        total = np.bincount(codes[operators], weights=length[operators], minlength=size)
+        within = np.bincount(codes[operators], weights=inside[operators], minlength=size)
+        native = self.trace.names_matching(lambda name: name.startswith(_NATIVE))
+        mostly: NDArray[np.bool_] = (native & (2 * within <= total))[codes]
+        return mostly
 
     @cached_property
     def backward_node(self) -> Longs:
