@@ -22,6 +22,7 @@ from tests.sample_analyses import (
 )
 from tracer.analysis import GROUPS, PARTS, Observer
 from tracer.events import Note
+from tracer.exporters.change import instruction
 from tracer.exporters.format import counted, duration_text, percent_text, shares
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
@@ -193,7 +194,7 @@ def test_verdict_of_idle_without_a_cause_claims_none() -> None:
             {"attention__core": 3_500, "ffn__projection": 4_000, "overhead__device": 2_500},
             (
                 "FFN takes the largest share of decode: 4.0 of 10.0 ms a step (40 %), all of it "
-                "projection; the GPU is idle 25 % of the time."
+                "projection; attention takes 35 %; the GPU is idle 25 % of the time."
             ),
         ),
         (
@@ -267,6 +268,15 @@ def test_verdict_is_uncertain_where_the_profiler_made_the_idle() -> None:
     )
 
 
+def test_what_the_profiler_costs_is_no_idle_of_the_program() -> None:
+    parts = {"attention.core": 3_300.0, "ffn.projection": 3_000.0, "overhead.profiler": 3_700.0}
+    said = verdict(make_analysis([Step("decode", parts)] * 4))
+    assert said.startswith("Attention takes the largest share of decode: 3.3 of 10.0 ms a step")
+    assert said.endswith(
+        "3.7 of 10.0 ms a step are the recording's own cost: unprofiled it is shorter."
+    )
+
+
 def test_verdict_of_two_phases_and_two_devices() -> None:
     steps = [Step("prefill", {"ffn.projection": 9000.0}), *_decode(attention__core=4000)]
     said = verdict(make_analysis(steps))
@@ -296,6 +306,22 @@ def test_a_cost_larger_than_its_steps_is_no_cost_a_step() -> None:
     said = verdict(make_analysis(_decode(ffn__projection=1_000), findings=(finding,)))
     assert "cuDNN plan built for each new KV length at llama.py:241 (140 ms)." in said
     assert "Without it" not in said
+
+
+@pytest.mark.parametrize(
+    ("advice", "told"),
+    [
+        ("It takes 2 ms. Use another kernel. The matrix takes 64 MiB.", "Use another kernel."),
+        ("Use flash attention. Then nothing is built again.", "Use flash attention."),
+        (
+            "It costs 5 ms. torch.compile (mode='x') fuses it",
+            "It costs 5 ms. torch.compile (mode='x') fuses it.",
+        ),
+        ("Paid once: run a warm-up step", "Paid once: run a warm-up step."),
+    ],
+)
+def test_the_sentence_of_an_advice_that_says_what_to_do(advice: str, told: str) -> None:
+    assert instruction(advice) == told
 
 
 def test_the_second_finding_is_named_too() -> None:

@@ -6,7 +6,7 @@ import re
 
 from tracer.analysis import Analysis
 from tracer.exporters.advice import IDLE_ADVICE, IDLE_NAMES, part_advice
-from tracer.exporters.claims import GROUP_NAMES, claims, part_name
+from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level
@@ -20,12 +20,18 @@ _WORTH_RATIO = 0.03
 _SOLVES_RATIO = 0.25
 # A second finding is named from this share of the window on.
 _SECOND_RATIO = 0.15
-# Nothing dominates when no kind of time reaches this share.
-DOMINANT_RATIO = 0.3
 # A cause of idle is named as the cause when it explains this share of it.
 CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
 _SPREAD_CAUSES = frozenset(("launch", "graph_launch", "device", "host"))
+# How sentences begin that tell what to do.
+_INSTRUCTION = re.compile(
+    r"(?:Add|Allow|Allocate|Ask|Avoid|Build|Call|Cast|Change|Check|Choose|Collect|Compare|Compile"
+    r"|Compute|Convert|Copy|Disable|Do|Enable|Fix|Free|Freeze|Fuse|Give|Increase|Install|Keep"
+    r"|Launch|Leave|Let|Load|Lower|Make|Mark|Measure|Move|Overlap|Pad|Pass|Pin|Place|Prefer|Prepare"
+    r"|Put|Quantize|Raise|Read|Record|Reduce|Remove|Replace|Replay|Run|See|Send|Set|Split|Start"
+    r"|Store|Take|Try|Turn|Upgrade|Use|Wait|Warm|Write)\b"
+)
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
 _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
@@ -33,6 +39,8 @@ _SHORT_GAP_NS = 200_000
 
 def change_sentence(analysis: Analysis, level: Level) -> str:
     """What to change, empty when nothing can be said."""
+    if not claims(level)[0].ns:
+        return ""
     best = largest_gain(analysis, _WORTH_RATIO)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
@@ -47,7 +55,7 @@ def _finding_sentence(level: Level, cost: Cost) -> str:
     finding = cost.finding
     text = f"{_title(cost)}."
     if finding.advice:
-        text += f" {last_sentence(inert(finding.advice))}"
+        text += f" {instruction(inert(finding.advice))}"
     return text + _gain_clause(level, cost)
 
 
@@ -76,10 +84,12 @@ def _gain_clause(level: Level, cost: Cost) -> str:
     return f" That would gain {duration_text(gain)}{_each(cost)}."
 
 
-def last_sentence(text: str) -> str:
-    """The last sentence of an advice: what to do comes after the evidence."""
-    last = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", text.strip())[-1]
-    return last if last.endswith((".", "!", "?")) else last + "."
+def instruction(advice: str) -> str:
+    """The sentence of an advice that says what to do: evidence stands around it."""
+    sentences = re.split(r"(?<=[.!?])\s+(?=[A-Z`])", advice.strip())
+    told = next((s for s in sentences if _INSTRUCTION.match(s)), None)
+    chosen = told or sentences[min(1, len(sentences) - 1)]
+    return chosen if chosen.endswith((".", "!", "?")) else chosen + "."
 
 
 def _general_advice(analysis: Analysis, level: Level) -> str | None:
@@ -90,7 +100,7 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0 and part in ("projection", "core"):
         return None
     advice = part_advice(largest.kind, part, level.phase or "")
-    if advice is None or largest.part or level.ratio(largest.ns) >= DOMINANT_RATIO:
+    if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
     return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
@@ -113,7 +123,7 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
 
 
 def _largest_cause(level: Level) -> tuple[str, int]:
-    causes = ((part, level.part_ns("overhead", part)) for part in IDLE_PARTS)
+    causes = ((p, level.part_ns("overhead", p)) for p in IDLE_PARTS if p != "profiler")
     return max(causes, key=lambda item: item[1])
 
 

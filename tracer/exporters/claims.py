@@ -9,6 +9,8 @@ from tracer.exporters.levels import Level
 
 GROUP_NAMES = {"attention": "attention", "ffn": "FFN", "communication": "communication"}
 _PART_NAMES = {"lm_head": "the LM head", "optimizer": "the optimizer", "loss": "the loss"}
+# Nothing dominates when no kind of time reaches this share.
+_DOMINANT_RATIO = 0.3
 # Work without a role is a claim of its own from this share of the busy time on.
 _MOSTLY_RATIO = 0.5
 
@@ -39,7 +41,7 @@ def part_name(part: str) -> str:
 def claims(level: Level) -> list[Claim]:
     """The kinds of time of a level, the largest first."""
     found = [
-        Claim("idle", "", level.idle_ns),
+        Claim("idle", "", level.idle_ns - profiler_ns(level)),
         Claim("overhead", "transfer", level.part_ns("overhead", "transfer")),
     ]
     found += [Claim(group, "", level.group_ns(group)) for group in GROUP_NAMES]
@@ -47,6 +49,17 @@ def claims(level: Level) -> list[Claim]:
     if unknown_ns(level) < _MOSTLY_RATIO * level.busy_ns:
         found = [claim for claim in found if claim.part != "unattributed"]
     return sorted(found, key=lambda claim: -claim.ns)
+
+
+def profiler_ns(level: Level) -> int:
+    """Idle that only the recording caused: nothing of the program, so no claim."""
+    return level.part_ns("overhead", "profiler")
+
+
+def dominates(level: Level, claim: Claim) -> bool:
+    """Whether the kind of time is a large share of what the program itself took."""
+    own = level.total_ns - profiler_ns(level)
+    return claim.ns >= _DOMINANT_RATIO * own
 
 
 def unknown_ns(level: Level) -> int:

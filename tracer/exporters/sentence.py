@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from tracer.analysis import Analysis
-from tracer.exporters.change import CAUSE_RATIO, DOMINANT_RATIO, change_sentence
-from tracer.exporters.claims import GROUP_NAMES, Claim, claims, largest_part, unknown_ns
+from tracer.exporters.change import CAUSE_RATIO, change_sentence
+from tracer.exporters.claims import (
+    GROUP_NAMES,
+    Claim,
+    claims,
+    dominates,
+    largest_part,
+    profiler_ns,
+    unknown_ns,
+)
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, steps_of
 from tracer.exporters.names import inert
@@ -23,12 +31,15 @@ from tracer.exporters.words import (
 # Work without a role is mentioned from this share of the busy time on.
 _UNKNOWN_RATIO = 0.2
 _INFLATION_RATIO = 1.05
+_HARDLY_LESS_RATIO = 0.7
+# The profiler's own idle is mentioned from this share on.
+_PROFILER_RATIO = 0.05
 # The second phase gets a sentence from this share of the window on.
 _SECOND_PHASE_RATIO = 0.25
 # Steps are called uneven when their mean is so much above their median.
 _UNEVEN_RATIO = 1.3
 # Causes that mean the device had to wait for the host.
-_HOST_CAUSES = frozenset(IDLE_PARTS) - {"device", "unexplained"}
+_HOST_CAUSES = frozenset(IDLE_PARTS) - {"device", "profiler", "unexplained"}
 
 
 def verdict(analysis: Analysis) -> str:
@@ -65,7 +76,7 @@ def _where(level: Level) -> str:
     if level.devices == 0:
         return _where_on_cpu(level)
     largest = claims(level)[0]
-    if level.ratio(largest.ns) < DOMINANT_RATIO:
+    if not dominates(level, largest):
         return _nothing_dominates(level)
     if largest.kind == "idle":
         return _where_idle(level)
@@ -100,11 +111,20 @@ def _host_idle(level: Level) -> int:
 def _takes(level: Level, claim: Claim) -> str:
     words, ratio = level_words(level), level.ratio(claim.ns)
     most = "most of" if ratio > 0.5 else "the largest share of"
-    amount = f"{pair(level, claim.ns)}{words.each} ({percent_text(ratio)})"
-    text = f"{capital(claim.name)} takes {most} {words.subject}: {amount}"
+    each = "" if words.subject == words.one else words.each
+    text = f"{capital(claim.name)} takes {most} {words.subject}: {pair(level, claim.ns)}{each} "
+    text += f"({percent_text(ratio)})"
     if not claim.part:
         text += f", {largest_part(level, claim.kind)}"
-    return f"{text}; {idle_clause(level)}."
+    return f"{text}; {_runner_up(level, claim)}{idle_clause(level)}."
+
+
+def _runner_up(level: Level, claim: Claim) -> str:
+    """A word on work that takes hardly less than what takes most."""
+    second = next((c for c in claims(level) if c.kind not in ("idle", claim.kind)), None)
+    if second is None or second.ns < _HARDLY_LESS_RATIO * claim.ns:
+        return ""
+    return f"{second.name} takes {percent_text(level.ratio(second.ns))}; "
 
 
 def _unknown_work(level: Level) -> str:
@@ -135,6 +155,8 @@ def _where_on_cpu(level: Level) -> str:
         f"{name} {percent_text(level.ratio(ns))}" for name, ns in _cpu_shares(level)[:3]
     )
     one = level_words(level).one
+    if not listed:
+        return f"No GPU and no operator in this recording: nothing can be said of its {total}."
     return f"No GPU in this recording: on the CPU {one} takes {total}: {listed}."
 
 
@@ -154,6 +176,7 @@ def _caveats(analysis: Analysis, level: Level) -> list[str]:
         _uneven(analysis, level),
         _second_phase(analysis),
         _unknown(level),
+        _profiler(level),
         _observer(analysis, level),
     )
     return [text for text in texts if text]
@@ -200,6 +223,14 @@ def _unknown(level: Level) -> str:
     if said or not unknown or unknown < _UNKNOWN_RATIO * level.busy_ns or not level.devices:
         return ""
     return f"{percent_text(unknown / level.busy_ns)} of the GPU's work could be given no role."
+
+
+def _profiler(level: Level) -> str:
+    ns = profiler_ns(level)
+    if ns < _PROFILER_RATIO * level.total_ns:
+        return ""
+    words = level_words(level)
+    return f"{pair(level, ns)}{words.each} are the recording's own cost: unprofiled it is shorter."
 
 
 def _observer(analysis: Analysis, level: Level) -> str:
