@@ -27,6 +27,7 @@ from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.ladder import RUNGS
 from tracer.analyzers.modules import read_modules
+from tracer.analyzers.observer import NOT_OBSERVED, observe
 from tracer.analyzers.roles import Roles
 from tracer.analyzers.steps import HostStep, find_steps
 from tracer.analyzers.tables import (
@@ -185,7 +186,8 @@ def assemble(context: Context) -> Analysis:
         notes=work.trace.notes
         + work.notes
         + integrity_notes(work, plan.host if plan.found else []),
-        observer_reason="no steps of this loop were measured without the profiler",
+        observer=observe(work.trace, steps, charges),
+        observer_reason=NOT_OBSERVED,
     )
 
 

@@ -184,8 +184,19 @@ def _is_launch_bound(issue: _Issue) -> bool:
     return enough and issue.kernels > 1 and issue.issue_ns > issue.busy_ns
 
 
+def _holds_unprofiled(analysis: Analysis, phase: str, issue: _Issue) -> bool:
+    """Whether launches still explain enough of the step once idle is scaled to its unprofiled
+    time; without a measurement the verdict stands as it is."""
+    observer = analysis.observer
+    if observer is None or observer.host_idle_factor is None or observer.phase != phase:
+        return True
+    wall = observer.unprofiled_step_ns * len(issue.steps)
+    return observer.host_idle_factor * issue.launch_idle_ns >= _LAUNCH_SHARE * wall
+
+
 def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _Issue) -> Finding:
     count = len(issue.steps)
+    certain = _holds_unprofiled(analysis, phase, issue)
     cost = issue.launch_idle_ns + issue.python_idle_ns
     share = cost / issue.idle_ns if issue.idle_ns else 0.0
     overhead = issue.idle_ns / (issue.wall_ns * max(analysis.window.devices, 1))
@@ -195,8 +206,9 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
     busy, host = issue.busy_ns / count, issue.issue_ns / count
     return Finding(
         rule="gap.launch_bound",
-        severity=severity_of(cost, analysis),
-        title=(
+        severity=severity_of(cost, analysis) if certain else "info",
+        title=("" if certain else "uncertain, the profiler may cause it: ")
+        + (
             f"{phase or 'step'}: the host issues {kernels} kernels a step in "
             f"{milliseconds(host)}, the device needs {milliseconds(busy)} for them"
         ),
@@ -215,6 +227,7 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
             "python_idle_ns": issue.python_idle_ns,
             "explained_ratio": share,
             "overhead_ratio": overhead,
+            "uncertain": None if certain else "profiler",
         },
         advice=(
             f"Launches cost {milliseconds(cost / count)} of idle a step. Replay the step as a CUDA "

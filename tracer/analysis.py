@@ -222,12 +222,19 @@ class Phase:
 
 @dataclass(frozen=True)
 class Observer:
-    """What the profiler did to the step: the same loop with and without it."""
+    """What the profiler did to the step: the same loop with and without it.
+
+    host_idle_factor: what idle caused by the host must be multiplied with so that the profiled step
+    takes as long as the unprofiled one; None when no factor can. scaled: the groups of such a step.
+    """
 
     profiled_step_ns: int
     unprofiled_step_ns: int
     inflation_ratio: float
     basis: str
+    phase: str = ""
+    host_idle_factor: float | None = None
+    scaled: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
