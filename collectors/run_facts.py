@@ -46,6 +46,7 @@ def collect_facts(roots: Iterable[nn.Module]) -> dict[str, Any]:
         "engine": next((name for name in _ENGINES if name in sys.modules), None),
         "versions": versions(),
         "gpus": gpu_names(),
+        "device_uuids": device_uuids(),
         "models": [model_facts(model) for model in models],
     }
 
@@ -165,6 +166,15 @@ def gpu_names() -> list[str]:
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return []
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def device_uuids() -> dict[str, str]:
+    """The UUID of each device by its number, where the framework tells it."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    properties: list[Any] = list(map(torch.cuda.get_device_properties, range(len(gpu_names()))))
+    uuids = {str(i): getattr(found, "uuid", None) for i, found in enumerate(properties)}
+    return {device: f"GPU-{uuid}" for device, uuid in uuids.items() if uuid is not None}
 
 
 def model_facts(model: nn.Module) -> dict[str, Any]:

@@ -214,7 +214,9 @@ def test_sums_of_a_run_that_goes_on_grow() -> None:
     told = iter(
         [
             Progress(),
-            Progress([("decode", 1_000_000)] * 3, tokens=3, counters=[(0, "power_watts", 300.0)]),
+            Progress(
+                [("decode", 1_000_000)] * 3, tokens=3, counters=[("GPU-1", "power_watts", 300.0)]
+            ),
             Progress([("decode", 2_000_000)], tokens=1),
         ]
     )

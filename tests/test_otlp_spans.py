@@ -22,6 +22,7 @@ from tracer.exporters.json_report import to_report
 from tracer.exporters.otlp import current_context, export_otlp
 from tracer.exporters.otlp.export import Content, plan_recordings
 from tracer.exporters.otlp.names import short_kernel_name
+from tracer.exporters.otlp.resource import resource_attributes
 from tracer.findings import Finding, Where
 
 _trace: Any = import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -410,6 +411,26 @@ def test_resource_attributes_name_service_process_and_gpu() -> None:
     assert found["service.name"] == "svc" and found["team"] == "x"
     assert found["telemetry.sdk.language"] == "python"
     assert "host.name" not in found  # a file does not tell on which host it was made
+
+
+def on_devices(count: int) -> Analysis:
+    """One kernel on each device; names and UUIDs are known."""
+    maker = TraceMaker(base_ns=BASE_NS)
+    maker.annotation("ProfilerStep#0", 0, 100)
+    for device in range(count):
+        maker.launch("k", start=5 + device, run=(10, 20), device=device)
+        maker.side("devices", device=device, name="NVIDIA H200")
+    return analyze(maker.build(facts={"device_uuids": {"0": "GPU-a", "1": "GPU-b"}}))
+
+
+def test_the_gpu_stands_on_the_resource_or_with_several_on_their_kernels() -> None:
+    wanted = {"hw.name": "NVIDIA H200", "hw.vendor": "NVIDIA", "hw.model": "H200", "hw.type": "gpu"}
+    one = resource_attributes(on_devices(1), environ={})
+    assert {k: one[k] for k in wanted} == wanted and one["hw.id"] == "GPU-a"
+    two = on_devices(2)
+    assert resource_attributes(two, environ={})["hw.id"] is None
+    kernels = [attributes_of(span) for span in level(spans_of(two), "kernels")]
+    assert [k["hw.id"] for k in kernels] == ["GPU-a", "GPU-b"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracer.collectors.run_facts import device_uuids
 from tracer.exporters.otlp.live import Progress
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class LiveProgress:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._steps = self._calls = 0
+        self._uuids: dict[str, str] = {}
 
     def __call__(self) -> Progress:
         """What was done since the last time."""
@@ -33,8 +35,14 @@ class LiveProgress:
         return Progress(
             steps=announced if self._steps else call_steps(calls),
             tokens=int((known[:, 2] * known[:, 3]).sum()),
-            counters=self._capture.counters_now(),
+            counters=self._counters(),
         )
+
+    def _counters(self) -> list[tuple[str, str, float]]:
+        found = self._capture.counters_now()
+        if found and not self._uuids:
+            self._uuids = device_uuids()
+        return [(self._uuids.get(str(d), str(d)), metric, value) for d, metric, value in found]
 
 
 def call_steps(calls: np.ndarray[Any, Any]) -> list[tuple[str, int]]:

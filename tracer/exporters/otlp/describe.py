@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+
 from tracer.analysis import BUCKETS, GROUPS, Analysis
 from tracer.exporters.json_report import all_notes, plain
 from tracer.exporters.levels import step_sums, window_level
 from tracer.exporters.otlp import protobuf as pb
 from tracer.exporters.otlp.cells import Cells
 from tracer.exporters.otlp.names import short_kernel_name
+from tracer.exporters.otlp.resource import device_attributes, device_uuid
 from tracer.findings import Finding
 
 Values = dict[str, pb.Value | None]
@@ -117,6 +120,15 @@ class KernelFacts:
         }
         self._analysis, self._cells = analysis, cells
         self._paths = [str(path) for path in analysis.modules["path"].tolist()]
+        devices = analysis.trace.table("devices")
+        # Of one device the resource tells; of several each kernel has to.
+        several = len(np.unique(cells.kinds.device)) > 1
+        named = zip(devices["device"].tolist(), devices["name"].astype(str), strict=True)
+        self._devices = {
+            device: device_attributes(name, device_uuid(analysis, device))
+            for device, name in named
+            if several and name
+        }
 
     def of_kind(self, kind: int, *, with_module: bool) -> tuple[str, Values]:
         """Name and constant attributes of a kernel's span."""
@@ -134,6 +146,7 @@ class KernelFacts:
             "tracer.library": library or None,
             "tracer.device": None if self._analysis.cpu_only else int(kinds.device[kind]),
             "tracer.stream": stream if stream >= 0 else None,
+            **self._devices.get(int(kinds.device[kind]), {}),
             "tracer.module": (self._paths[module] or "(model)") if module >= 0 else None,
         }
 

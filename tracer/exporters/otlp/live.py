@@ -38,7 +38,7 @@ class Progress:
 
     steps: Sequence[tuple[str, int]] = ()  # phase and wall_ns of each
     tokens: int = 0
-    counters: Sequence[tuple[int, str, float]] = ()  # device, metric, value
+    counters: Sequence[tuple[str, str, float]] = ()  # identity of the device, metric, value
 
 
 class LiveExport:
@@ -120,6 +120,6 @@ class RunningSums:
             rate = progress.tokens * 1e9 / max(now_ns - self._asked_ns, 1)
             points.append(Counter("tracer.tokens", "{token}", float(self._tokens)))
             points.append(Gauge("tracer.token.rate", "{token}/s", rate))
-        points += [device_point(*counter, names={}) for counter in progress.counters]
+        points += [device_point(*counter) for counter in progress.counters]
         self._asked_ns = now_ns
         return Sample(self._started_ns, now_ns, tuple(points)) if points else None

@@ -17,7 +17,7 @@ from tracer.exporters.otlp.answers import Verdict
 from tracer.exporters.otlp.options import Target
 from tracer.exporters.otlp.protobuf import Value
 from tracer.exporters.otlp.requests import Request, read_requests
-from tracer.exporters.otlp.resource import SCOPE
+from tracer.exporters.otlp.resource import SCOPE, device_uuid
 from tracer.exporters.otlp.transports import Transport, open_transport
 from tracer.version import VERSION
 
@@ -174,28 +174,27 @@ HARDWARE: Mapping[str, tuple[str, str, float, bool]] = {
 
 
 def device_points(analysis: Analysis) -> list[Point]:
-    """The last sample of each device counter; one without a name in the conventions keeps ours."""
+    """The last sample of each device counter."""
     samples = analysis.trace.table("metrics")
     if not len(samples):
         return []
     last = samples.sort_values("time_ns", kind="stable").drop_duplicates(
         ["device", "metric"], keep="last"
     )
-    names = dict(_device_names(analysis))
-    rows = zip(last["device"].tolist(), last["metric"].astype(str), last["value"], strict=True)
-    return [device_point(device, metric, value, names) for device, metric, value in rows]
-
-
-def _device_names(analysis: Analysis) -> list[tuple[int, str]]:
     devices = analysis.trace.table("devices")
-    return list(zip(devices["device"].tolist(), devices["name"].astype(str), strict=True))
+    names = dict(zip(devices["device"].tolist(), devices["name"].astype(str), strict=True))
+    rows = zip(last["device"].tolist(), last["metric"].astype(str), last["value"], strict=True)
+    return [
+        device_point(device_uuid(analysis, device) or str(device), metric, value, names.get(device))
+        for device, metric, value in rows
+    ]
 
 
-def device_point(device: int, metric: str, value: float, names: Mapping[int, str]) -> Point:
-    """A device counter under its name in the conventions."""
-    attributes: dict[str, Value] = {"hw.id": str(device), "hw.type": "gpu"}
-    if names.get(device):
-        attributes["hw.name"] = names[device]
+def device_point(device: str, metric: str, value: float, device_name: str | None = None) -> Point:
+    """A counter of a device under its name in the conventions, or else under ours."""
+    attributes: dict[str, Value] = {"hw.id": device, "hw.type": "gpu"}
+    if device_name:
+        attributes["hw.name"] = device_name
     name, unit, factor, summed = HARDWARE.get(metric, (f"tracer.device.{metric}", "", 1.0, False))
     kind = Counter if summed else Gauge
     return kind(name, unit, float(value) * factor, attributes)

@@ -90,18 +90,26 @@ def _hardware(analysis: Analysis) -> dict[str, Value | None]:
     devices = analysis.trace.table("devices")
     worked = devices[devices["device"].isin(analysis.work["device"].unique())]
     names = {str(name) for name in worked["name"] if str(name)}
+    one = worked["device"].tolist() if len(worked) == 1 else []
     if len(names) != 1:
         return {}
-    name = names.pop()
+    return device_attributes(names.pop(), device_uuid(analysis, one[0]) if one else None)
+
+
+def device_attributes(name: str, uuid: str | None) -> dict[str, Value | None]:
+    """`hw.*` of a device by its name."""
     vendor = next((v for v in _VENDORS if re.match(rf"{v}\b", name, re.I)), None)
-    uuids = analysis.trace.meta.facts.get("device_uuids")
-    known = uuids if isinstance(uuids, Mapping) and len(worked) == 1 else {}
-    device = int(worked["device"].iloc[0])
-    uuid = known.get(device, known.get(str(device)))
     return {
-        "hw.id": str(uuid) if uuid is not None else None,
+        "hw.id": uuid,
         "hw.type": "gpu",
         "hw.name": name,
         "hw.model": name[len(vendor) :].strip() if vendor else name,
         "hw.vendor": vendor,
     }
+
+
+def device_uuid(analysis: Analysis, device: int) -> str | None:
+    """The UUID of a device, where the run recorded it."""
+    uuids = analysis.trace.meta.facts.get("device_uuids")
+    known = uuids.get(str(device)) if isinstance(uuids, Mapping) else None
+    return str(known) if known else None
