@@ -6,6 +6,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,14 @@ def test_each_command_has_its_name_and_help(name: str, capsys: Capture) -> None:
         cli.main([name, "--help"])
     assert exit_info.value.code == 0
     assert command.HELP[1:60].split("\n")[0][:30] in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_readme_names_commands_that_exist() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^tracer (\w+)|`tracer (\w+)", text, re.MULTILINE))
+    commands = {one or other for one, other in named}
+    assert "report" in commands
+    assert commands <= set(COMMANDS)
 
 
 def test_no_command_is_wrong_usage(capsys: Capture) -> None:
