@@ -201,13 +201,18 @@ def _within(host: Host, site: Longs, prefix: str) -> NDArray[np.bool_]:
 
 
 def _core_modules(work: Work) -> list[int]:
-    """Modules in which an attention core ran, by operator or by kernel."""
-    core = BUCKET_CODE["attention", "core"]
-    by_name = np.array([name.category == "attention" for name in work.names], dtype=bool)
-    rows = by_name[work.name_code] if by_name.size else np.zeros(work.event.size, dtype=bool)
-    rows = rows | (_operator_buckets(work) == core)
-    modules = work.module[rows]
-    return [int(m) for m in np.unique(modules) if m != NONE]
+    """Modules in which an attention core ran, by operator, by kernel, or as a softmax between two
+    products that the module itself computed. A router's softmax has none."""
+    tokens = np.array([name.token for name in work.names], dtype=object)
+    token = tokens[work.name_code] if tokens.size else np.zeros(work.event.size, dtype=object)
+    size = work.tree.parent.size + 1  # the last place is for work in no module
+    core = (token == "CORE") | (_operator_buckets(work) == BUCKET_CODE["attention", "core"])
+    cores, softmaxes, products = (
+        np.bincount(work.module[rows] % size, minlength=size)[:-1]
+        for rows in (core, token == "SOFTMAX", token == "GEMM")
+    )
+    unfused = (softmaxes > 0) & (products >= 2 * softmaxes)
+    return [int(module) for module in np.flatnonzero((cores > 0) | unfused)]
 
 
 # --- rung: communication and copies, which their kind decides -------------------------------

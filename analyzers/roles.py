@@ -142,8 +142,8 @@ def _inside_layer(tree: ModuleTree, row: int) -> bool:
 
 
 def _holds_layers(tree: ModuleTree, row: int, children: list[list[int]]) -> bool:
-    """Whether numbered grandchildren or children with attention of their own lie inside: then it
-    is a stack of layers or a layer, and not one block."""
+    """Whether numbered grandchildren or children with attention of their own lie inside, at any
+    depth: then it is a model, a stack of layers or a layer, and not one block."""
     kinds = {tree.types[child] for child in children[row]}
     numbered = [c for c in children[row] if tree.paths[c].rpartition(".")[2].isdigit()]
     if len(numbered) > 1 and len({tree.types[c] for c in numbered}) <= 3:
@@ -154,7 +154,9 @@ def _holds_layers(tree: ModuleTree, row: int, children: list[list[int]]) -> bool
         )
     attention = [k for k in kinds if _ATTENTION.search(k) and not _NORM.search(k)]
     feed = [k for k in kinds if _FFN.search(k)]
-    return bool(attention) and bool(feed)
+    if attention and feed:
+        return True
+    return any(_holds_layers(tree, child, children) for child in children[row])
 
 
 def _attention_by_evidence(
