@@ -15,17 +15,21 @@ from tracer.analysis import BUCKETS
 LEFT = 0xFF
 _CODE = {bucket: code for code, bucket in enumerate(BUCKETS)}
 
-_NORM_LETTERS = b"NBF"
+NORMS = b"NBFU"  # U: a norm made of several kernels
 _HEAVY = b"GM"
 _ANCHORS = b"AMR"
-# An unfused RMSNorm grows from its square root: cast, square, mean, epsilon, root, product, cast,
-# weight. At most one cast before the square, or the rotary table would be eaten; a cast at the end
-# only where one is added to the weight.
-_UNFUSED_NORM = rb"c?[pm][vy]a?rm(?:c?amc?|c?m)?"
-_UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM + rb")|Q(?:DQ)+|.", re.S)
-# Norms with nothing heavy between them, and the residual sums that touch them.
-_CLUSTER = re.compile(rb"D*[NBF](?:[^GMRAKS]*[NBF])*D*")
-_ADDED = re.compile(rb"DN|ND|[BF]")
+# Norms written out in element-wise kernels, around the mean of a square. A cast may come first: one
+# only, or the rotary table before the first norm would be eaten. The weight follows, cast or not.
+_UNFUSED_NORM = re.compile(
+    rb"cNc"
+    rb"|c?ve[pm][vy][ae]{0,3}(?:rm|ee)(?:c?a?m)?c?"
+    rb"|c?[pm][vy][ae]{0,2}(?:rm|(?<=a)ee)(?:c?amc?|cm|mc?)?"
+)
+_UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.S)
+# Norms with nothing heavy between them, and the residual sums that touch them; what leaves a
+# projection can be scaled before it is added.
+_CLUSTER = re.compile(rb"(?:(?<=[Gg])mD+|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
+_ADDED = re.compile(rb"D[NU]|[NU]D|[BF]")
 
 
 def label(group: str, part: str) -> int:
@@ -50,7 +54,7 @@ def cut_units(text: bytes) -> Units:
     """Cut a text of letters into units."""
     letters, start = bytearray(), []
     for match in _UNIT.finditer(text):
-        letters += b"N" if match["norm"] else match.group()[:1]
+        letters += b"U" if match["norm"] else match.group()[:1]
         start.append(match.start())
     return Units(bytes(letters), (*start, len(text)))
 

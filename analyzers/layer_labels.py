@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tracer.analyzers.layer_blocks import LEFT, Blocks, Cluster, Units, label
+from tracer.analyzers.layer_blocks import LEFT, NORMS, Blocks, Cluster, Units, label
 
 _NORM = label("other", "norm")
 _RESIDUAL = label("other", "residual")
@@ -26,7 +26,6 @@ _DEQUANTIZE = label("ffn", "dequantize")
 _FFN_NORM = label("ffn", "norm")
 
 _GEMM = b"GgbQq"
-_NORMS = b"NBF"
 _ROTATING = b"m-tDoe"
 _ROUTING = b"RTx"
 
@@ -57,7 +56,7 @@ class Painter:
         self.each(
             cluster.first,
             cluster.last,
-            lambda place, letter: _NORM if letter in _NORMS else _RESIDUAL,
+            lambda place, letter: _NORM if letter in NORMS else _RESIDUAL,
         )
 
     def after_core(self, first: int, last: int, *, mixer: bool) -> None:
@@ -102,7 +101,7 @@ class Painter:
 def _attention(letter: int, rest: int) -> int:
     if letter in _GEMM:
         return _PROJECTION
-    if letter in _NORMS:
+    if letter in NORMS:
         return _ATTENTION_NORM
     if letter in b"Kkx":
         return _CORE
@@ -116,7 +115,7 @@ def _dense(letter: int) -> int:
         return _DEQUANTIZE
     if letter in b"Ggb":
         return _FFN_PROJECTION
-    return _FFN_NORM if letter in _NORMS else _ACTIVATION
+    return _FFN_NORM if letter in NORMS else _ACTIVATION
 
 
 def paint_interval(units: Units, blocks: Blocks, *, mixer_before: bool, mixer_after: bool) -> bytes:
@@ -168,7 +167,7 @@ def paint_model_end(painter: Painter, first: int) -> None:
         if letter == ord("L"):
             return _LOSS
         if place <= last:
-            return _NORM if letter in _NORMS else _LM_HEAD
+            return _NORM if letter in NORMS else _LM_HEAD
         return _SAMPLING if chosen else LEFT
 
     painter.each(first, len(letters) - 1, choose)
@@ -187,21 +186,20 @@ def paint_model_begin(painter: Painter, last: int) -> None:
     opened = min((i for i, letter in enumerate(letters) if letter in b"EV"), default=last + 1)
 
     def choose(place: int, letter: int) -> int:
+        if letter in NORMS:
+            return _NORM
         if place >= table:
             return _ROPE
-        if letter in _NORMS:
-            return _NORM
         return _EMBEDDING if place >= opened and letter in b"EVGgDmlA" else LEFT
 
     painter.each(0, last, choose)
 
 
 def _rotary_start(letters: bytes) -> int:
-    """Sines and cosines are taken of a product; a cast of the positions may stand before it."""
-    first = letters.find(b"t")
-    if first < 0:
+    """Sines and cosines are taken of a product, doubled; a cast of the positions may come first."""
+    start = letters.find(b"t")
+    if start < 0:
         return len(letters)
-    product = letters.rfind(b"G", 0, first)
-    if product < 0 or any(letter in b"ENVD" for letter in letters[product:first]):
-        return first
-    return product - 1 if letters[product - 1 : product] == b"c" else product
+    while letters[start - 1 : start] and letters[start - 1] in b"Gglm":
+        start -= 1
+    return start - 1 if letters[start - 1 : start] == b"c" else start

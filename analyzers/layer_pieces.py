@@ -6,7 +6,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracer.analyzers.layer_blocks import LEFT, Blocks, Units, cut_units, divide, divide_end, label
+from tracer.analyzers.layer_blocks import (
+    LEFT,
+    NORMS,
+    Blocks,
+    Cluster,
+    Units,
+    cut_units,
+    divide,
+    divide_end,
+    label,
+)
 from tracer.analyzers.layer_labels import (
     Painter,
     paint_interval,
@@ -39,8 +49,8 @@ class Painted:
 
 @dataclass(frozen=True)
 class Template:
-    """A piece between two cores that shows how the others go. end: the kernel after the last norm
-    between its blocks; begin: that norm's first kernel."""
+    """A piece between two cores that shows how the others go. end: the kernel after what bounds its
+    last block; begin: the first kernel of the norm that opens the next attention."""
 
     text: bytes
     before: str
@@ -48,7 +58,7 @@ class Template:
     painted: Painted
     end: int
     begin: int
-    projections: int  # GEMMs between that norm and the next core
+    projections: int  # GEMMs from there to the next core
 
 
 def make_template(text: bytes, before: str, after: str, count: int) -> Template | None:
@@ -58,7 +68,7 @@ def make_template(text: bytes, before: str, after: str, count: int) -> Template 
     if not blocks.bounds or blocks.confidence < _SURE_ENOUGH:
         return None
     bound = blocks.bounds[-1]
-    norm = next(i for i in range(bound.first, bound.last + 1) if units.letters[i] != ord("D"))
+    norm = _opening_norm(units, bound)
     painted = replace(_paint_whole(units, blocks, before, after), repeats=count > 1)
     return Template(
         text,
@@ -69,6 +79,12 @@ def make_template(text: bytes, before: str, after: str, count: int) -> Template 
         units.start[norm],
         sum(place > bound.last for place in units.heavy),
     )
+
+
+def _opening_norm(units: Units, bound: Cluster) -> int:
+    """The norm before a block's first GEMM; where sums come last there is none."""
+    last = bound.last
+    return last if units.letters[last] in NORMS else last + 1
 
 
 def _paint_whole(units: Units, blocks: Blocks, before: str, after: str) -> Painted:
@@ -196,7 +212,7 @@ def _begin_alone(text: bytes, after: str, fitting: Sequence[Template]) -> Painte
     units = cut_units(text)
     usual = fitting[0].projections if fitting else len(units.heavy)
     first = units.heavy[-usual] if 0 < usual <= len(units.heavy) else 0
-    norms = [i for i, letter in enumerate(units.letters) if letter in b"NB"]
+    norms = [i for i, letter in enumerate(units.letters) if letter in NORMS]
     before = [i for i in norms if i < first] or norms[:1]
     start = before[-1] if before else max(units.letters.rfind(b"E"), -1)
     painter = Painter(units)
