@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKETS, GROUPS, Analysis, Phase
+from tracer.analysis import BUCKETS, GROUPS, PARTS, Analysis, Phase
 from tracer.events import Note
 from tracer.exporters.absent import FACTS, all_checks
 from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
@@ -300,7 +300,10 @@ def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
 
 def summed_collectives(analysis: Analysis) -> list[dict[str, Any]]:
     """The collectives, summed by operation and process group."""
-    kinds: Iterable[tuple[Any, pd.DataFrame]] = analysis.collectives.groupby(
+    collectives = analysis.collectives
+    # One launched before the recording counts as unattributed, and in no operation.
+    known = collectives[collectives["op"].isin(PARTS["communication"])]
+    kinds: Iterable[tuple[Any, pd.DataFrame]] = known.groupby(
         ["op", "group"], observed=True, sort=False
     )
     return [_collective(str(op), str(name), rows) for (op, name), rows in kinds]
