@@ -24,6 +24,7 @@ from tracer.analysis import GROUPS, PARTS, Observer
 from tracer.events import Note
 from tracer.exporters.change import instruction
 from tracer.exporters.format import counted, duration_text, percent_text, shares
+from tracer.exporters.layout import wrap
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
 from tracer.exporters.sentence import verdict
@@ -446,3 +447,18 @@ def test_largest_remainders_add_up() -> None:
     assert shares([1, 1, 1], 100) == [34, 33, 33]
     assert shares([0, 0], 10) == [0, 0]
     assert sum(shares([7, 11, 13, 10**18], 1000)) == 1000
+
+
+def test_a_number_stays_on_the_line_of_its_unit() -> None:
+    said = "takes 25.0 of 54.5 ms a step aa (46 %); it is 61.0 ms. and 5 steps (-35.0 ms)."
+    assert wrap(said, 12) == [
+        "takes 25.0",
+        "of 54.5 ms a",
+        "step aa",
+        "(46 %); it",
+        "is 61.0 ms.",
+        "and 5 steps",
+        "(-35.0 ms).",
+    ]
+    assert wrap("", 10) == [""]
+    assert wrap("word", 10, taken=8) == ["", "word"]

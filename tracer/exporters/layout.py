@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -25,6 +26,8 @@ _LIGHT = {"attention": 27, "ffn": 136, "communication": 90, "other": 242, "overh
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "._-=+*%#"
 _GAP = 2
+# A number stays on the line of its unit.
+_WORD = re.compile(r"\S*\d\S* (?:%|ns|us|ms|s)(?:[^\w\s]\S*|(?!\S))|\S+")
 Align = Literal["left", "right"]
 
 
@@ -104,7 +107,7 @@ def wrap(text: str, width: int, taken: int = 0) -> list[str]:
     `taken` cells of the first line are not free.
     """
     lines = [""]
-    for word in text.split():
+    for word in _WORD.findall(text):
         room = width - (taken if len(lines) == 1 else 0) - cell_len(lines[-1])
         if cell_len(word) + bool(lines[-1]) <= room:
             lines[-1] = f"{lines[-1]} {word}".lstrip()
