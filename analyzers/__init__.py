@@ -11,6 +11,8 @@ from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
 from tracer.analyzers.rules_gaps import judge_gaps
 from tracer.analyzers.rules_matmul import judge_matmul, judge_quantized
+from tracer.analyzers.rules_moe import judge_moe
+from tracer.analyzers.rules_placement import judge_placement
 from tracer.analyzers.rules_sync import judge_allocator, judge_waits
 from tracer.events import Trace
 
@@ -22,6 +24,8 @@ RULES: tuple[Rule, ...] = (
     judge_attention,
     judge_matmul,
     judge_quantized,
+    judge_moe,
+    judge_placement,
 )
 
 

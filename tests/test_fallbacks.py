@@ -149,3 +149,72 @@ def test_on_an_older_device_its_own_kernels_are_fine() -> None:
     maker = TraceMaker()
     products(maker, "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", major=8)
     assert not found(analyze(maker.build()), "fallback.matmul")
+
+
+def test_weights_that_travel_in_each_step() -> None:
+    """Case 31: the same 128 MiB in each of 10 steps, inside the layer's forward."""
+    maker = TraceMaker()
+    for step in range(10):
+        at = 50_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 50_000)
+        maker.copy("host_to_device", 4096, start=at + 1, run=(at + 3, at + 5))
+        maker.module("layers.0", "Linear", at + 100, 49_000)
+        maker.copy("host_to_device", 128 << 20, start=at + 110, run=(at + 120, at + 20_000))
+        maker.launch("gemm", start=at + 130, run=(at + 20_000, at + 50_000), operator="aten::mm")
+    analysis = analyze(maker.build())
+    (finding,) = found(analysis, "transfer.repeated_weights")
+    assert finding.detail["bytes_per_step"] == 128 << 20
+    assert finding.steps == tuple(range(10))
+    assert finding.where.module == "layers.*"
+    assert finding.cost_ns == 10 * 19_880_000
+
+
+def test_a_copy_at_load_is_no_finding() -> None:
+    maker = TraceMaker()
+    for step in range(5):
+        at = 50_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 50_000)
+        maker.launch("gemm", start=at + 30, run=(at + 20_000, at + 50_000), operator="aten::mm")
+        if step == 0:
+            maker.copy("host_to_device", 128 << 20, start=at + 110, run=(at + 120, at + 20_000))
+    assert not found(analyze(maker.build()), "transfer.repeated_weights")
+
+
+def test_a_batch_of_input_is_no_weight() -> None:
+    maker = TraceMaker()
+    for step in range(5):
+        at = 50_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 50_000)
+        maker.copy("host_to_device", 8 << 20, start=at + 1, run=(at + 3, at + 500))
+        maker.module("net", "Net", at + 600, 40_000)
+        maker.launch("gemm", start=at + 630, run=(at + 700, at + 50_000), operator="aten::mm")
+    assert not found(analyze(maker.build()), "transfer.repeated_weights")
+
+
+def test_an_operator_left_on_the_cpu() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 1000)
+    maker.launch("gemm", start=5, run=(10, 100), operator="aten::mm")
+    maker.module("lm_head", "Linear", 110, 410)
+    maker.operator("aten::linear", 112, 400)
+    maker.operator("aten::addmm", 115, 390)
+    maker.launch("gemm", start=600, run=(610, 1000), operator="aten::mm")
+    (finding,) = found(analyze(maker.build()), "device.cpu_tensor")
+    assert (finding.count, finding.cost_ns) == (1, 400_000)
+    assert (finding.where.operator, finding.where.module) == ("aten::linear", "lm_head")
+
+
+def test_a_loop_over_experts() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 3000)
+    at = 10.0
+    for layer in range(2):
+        maker.module(f"layers.{layer}.mlp", "Moe", at, 1000)
+        for _ in range(4):
+            for name, operator in (("gemm", "aten::mm"), ("index_add", "aten::index_add_")):
+                maker.launch(name, start=at + 5, run=(at + 10, at + 20), operator=operator)
+                at += 100
+        at += 300
+    (finding,) = found(analyze(maker.build()), "fallback.moe")
+    assert (finding.count, finding.detail["experts"]) == (2, 4)
+    assert (finding.cost_ns or 0) > 0
