@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -58,7 +59,7 @@ def test_a_finished_run_is_exported(receiver: HttpReceiver, model: nn.Module) ->
     resource = attributes_of(receiver.requests[0].resource_spans[0].resource)
     assert resource["process.pid"] == os.getpid() and resource["host.name"]
     assert attributes_of(run)["tracer.source.kind"] == "live"
-    again = t.export_otlp()
+    again = t.export_otlp(receiver.endpoint)
     assert again.trace_ids == report.trace_ids
     assert {s.span_id for s in receiver.spans} == {
         s.span_id for s in receiver.spans[: report.produced]
@@ -238,3 +239,17 @@ def test_two_ranks_that_export_on_their_own_are_one_trace(
     assert said[0][1] == said[1][1]
     runs = [a for s in receiver.spans if (a := attributes_of(s))["tracer.level"] == "run"]
     assert sorted(run["tracer.rank"] for run in runs) == [0, 1]
+
+
+def test_the_walk_of_the_samples(
+    receiver: HttpReceiver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is below the request that the sample's service makes; the rows are the spans."""
+    walk = runpy.run_path(str(ROOT / "samples" / "jaeger" / "walk.py"))
+    recording = walk["traced_request"](receiver.endpoint)
+    report = recording.export_otlp(receiver.endpoint, protocol="http/protobuf")
+    listed = list(walk["rows"](recording.analysis))
+    assert report.complete and len(listed) == report.produced + 1
+    run = next(s for s in receiver.spans if attributes_of(s).get("tracer.level") == "run")
+    assert run.trace_id.hex() == report.trace_ids[0] and run.parent_span_id
+    capsys.readouterr()

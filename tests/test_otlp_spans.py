@@ -164,7 +164,7 @@ def test_a_kernel_span_says_what_the_report_says() -> None:
     [(4000, "layers"), (420, "blocks"), (300, "steps"), (250, "run"), (200, "ranges")],
 )
 def test_less_room_means_less_detail_and_the_same_totals(max_spans: int, wanted: str) -> None:
-    steps = 25 if wanted != "ranges" else 400
+    steps = {"layers": 10, "ranges": 400}.get(wanted, 25)
     analysis = layered(steps, 6) if wanted != "ranges" else kernel_analysis(steps, 5, names=5)
     if wanted == "run":
         analysis = kernel_analysis(190, 5, names=5)

@@ -60,8 +60,8 @@ class Content:
 
 def export_otlp(
     analyses: Analysis | Sequence[Analysis],
-    *,
     endpoint: str | None = None,
+    *,
     protocol: str | None = None,
     headers: Mapping[str, str] | str | None = None,
     certificate: str | os.PathLike[str] | None = None,

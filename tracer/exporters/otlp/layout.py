@@ -1,7 +1,7 @@
 """How much detail leaves: which spans there are, and which is the parent of which.
 
 The default must open in a viewer that lists a few hundred rows comfortably, and lose no total. It
-takes the first of these that fits the budget:
+takes the first of these that fits the budget (each layer for itself only where that stays short):
 
     layers  step > block of each layer > kernels by name
     blocks  step > block, repeated layers as one > kernels by name
@@ -34,7 +34,8 @@ from tracer.exporters.otlp.cells import (
 Level = Literal["kernels", "layers", "blocks", "steps", "run", "ranges"]
 DEFAULT_MAX_SPANS = 4000
 MIN_MAX_SPANS = 200
-KEPT_WHOLE = 100
+COMFORTABLE_SPANS = 1000  # that a person scrolls through
+KEPT_WHOLE = 50
 _IDLE_BUCKETS = np.array([BUCKET_CODE["overhead", part] for part in IDLE_PARTS], dtype=np.int64)
 RUN = -2  # the step code of what hangs on the run itself; -1 is the time outside any step
 
@@ -110,10 +111,14 @@ def plan_layout(
     if detail == "kernels":
         return _layout(analysis, cells, "kernels", max_spans)
     candidates = _candidates(analysis, cells, max_spans)
-    layout = next((c for c in candidates if c.count <= max_spans), None)
+    layout = next((c for c in candidates if c.count <= _room(c.level, max_spans)), None)
     if layout is None:
         layout = _layout(analysis, cells, "ranges", max_spans)
     return _keep_longest(layout, max_spans)
+
+
+def _room(level: Level, max_spans: int) -> int:
+    return min(max_spans, COMFORTABLE_SPANS) if level == "layers" else max_spans
 
 
 def _candidates(analysis: Analysis, cells: Cells, max_spans: int) -> Iterator[Layout]:
