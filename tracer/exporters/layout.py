@@ -26,8 +26,7 @@ _LIGHT = {"attention": 27, "ffn": 136, "communication": 90, "other": 242, "overh
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "._-=+*%#"
 _GAP = 2
-# A number stays on the line of its unit.
-_WORD = re.compile(r"\S*\d\S* (?:%|ns|us|ms|s)(?:[^\w\s]\S*|(?!\S))|\S+")
+_UNIT = re.compile(r"(?:%|ns|us|ms|s)\W*$")
 Align = Literal["left", "right"]
 
 
@@ -107,7 +106,7 @@ def wrap(text: str, width: int, taken: int = 0) -> list[str]:
     `taken` cells of the first line are not free.
     """
     lines = [""]
-    for word in _WORD.findall(text):
+    for word in _words(text):
         room = width - (taken if len(lines) == 1 else 0) - cell_len(lines[-1])
         if cell_len(word) + bool(lines[-1]) <= room:
             lines[-1] = f"{lines[-1]} {word}".lstrip()
@@ -166,6 +165,17 @@ def pad(text: str, width: int, align: Align = "left") -> str:
     """The text filled with blanks to a width in cells."""
     blanks = " " * max(width - cell_len(text), 0)
     return blanks + text if align == "right" else text + blanks
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; a unit stays with its number."""
+    words: list[str] = []
+    for word in text.split():
+        if words and words[-1][-1].isdigit() and _UNIT.match(word):
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
 
 
 def bar(page: Page, segments: Sequence[tuple[str, str, int]], width: int) -> Text:
