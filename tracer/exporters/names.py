@@ -24,6 +24,7 @@ _NOISE = re.compile(
 # The arguments of the innermost function in a name with lambdas, and the lambdas themselves.
 _ARGUMENTS = re.compile(r"(?<=\S)\([^()]*\)(?: const)?")
 _LAMBDA = re.compile(r"::\{lambda#?\d*\}|::operator\b(?: const)?")
+_DEEPEST_ARGUMENTS = 6
 _CLOSING = re.compile(r"\s+>")
 _PLAIN = re.compile(r"[\x20-\x7e]*\Z")
 
@@ -83,11 +84,8 @@ def short_kernel(name: str) -> str:
     The function, functor, dtype and tile stay.
     """
     short = _NOISE.sub("", _without_arguments(name))
-    while "::{lambda" in short:
-        shorter = _ARGUMENTS.sub("", short)
-        if shorter == short:
-            break
-        short = shorter
+    for _ in range(_DEEPEST_ARGUMENTS if "::{lambda" in short else 0):
+        short = _ARGUMENTS.sub("", short)
     short = _LAMBDA.sub("", short)
     return _CLOSING.sub(">", short).strip() or name
 
