@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from importlib import import_module
 from typing import Any
 
@@ -106,6 +107,22 @@ def test_batches_are_cut_by_bytes_and_lose_nothing() -> None:
     assert max(len(batch.message()) for batch in made) <= 20_000
     assert sum(batch.count for batch in made) == 5003
     assert len(spans_of(made)) == 5003
+
+
+def test_memory_does_not_grow_with_the_spans() -> None:
+    assert peak_bytes(400_000) < 1.2 * peak_bytes(100_000)
+
+
+def peak_bytes(count: int) -> int:
+    """Most memory that encoding so many spans takes, beyond their columns."""
+    block = make_block(count, n=np.arange(count))
+    tracemalloc.start()
+    try:
+        for batch in wire.batches([block], TRACE_ID, ENVELOPE):
+            batch.message()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_span_larger_than_a_batch_travels_alone() -> None:
