@@ -110,7 +110,7 @@ def test_batches_are_cut_by_bytes_and_lose_nothing() -> None:
 
 
 def test_memory_does_not_grow_with_the_spans() -> None:
-    assert peak_bytes(400_000) < 1.2 * peak_bytes(100_000)
+    assert peak_bytes(200_000) < 1.2 * peak_bytes(70_000)
 
 
 def peak_bytes(count: int) -> int:
