@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tracer.analysis import Analysis
-from tracer.exporters.advice import IDLE_ADVICE, IDLE_NAMES, part_advice
+from tracer.exporters.advice import CPU_ADVICE, IDLE_ADVICE, IDLE_NAMES, part_advice
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
@@ -24,6 +24,8 @@ _SECOND_RATIO = 0.15
 CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
 _SPREAD_CAUSES = frozenset(("launch", "graph_launch", "device", "host"))
+# Parts that are arithmetic rather than many small operators.
+_HEAVY_PARTS = frozenset(("projection", "core", "experts", "lm_head"))
 # How sentences begin that tell what to do.
 _INSTRUCTION = re.compile(
     r"(?:Add|Allow|Allocate|Ask|Avoid|Build|Call|Cast|Change|Check|Choose|Collect|Compare|Compile"
@@ -97,9 +99,8 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     if largest.kind == "idle":
         return _idle_advice(analysis, level)
     part = largest.part or level.largest_parts(largest.kind)[0][0]
-    if level.devices == 0 and part in ("projection", "core"):
-        return None
-    advice = part_advice(largest.kind, part, level.phase or "")
+    on_cpu = level.devices == 0 and part in _HEAVY_PARTS
+    advice = CPU_ADVICE if on_cpu else part_advice(largest.kind, part, level.phase or "")
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
