@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.intervals import NONE, Longs, covered, merged_times, union
 
 COMPUTE, COLLECTIVE, TRANSFER = 0, 1, 2
 
@@ -70,7 +70,8 @@ def _cut_device(
     starts = np.clip(lanes.start_ns[rows], begin, end)
     ends = np.clip(lanes.end_ns[rows], begin, end)
     rows, starts, ends = (a[ends > starts] for a in (rows, starts, ends))
-    edges = np.unique(np.concatenate([starts, ends, step_start, step_end, [begin, end]]))
+    bounds = np.array([begin, end], dtype=np.int64)
+    edges = merged_times(starts, np.sort(ends, kind="stable"), step_start, step_end, bounds)
     edges = edges[(edges >= begin) & (edges <= end)]
     first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
     place, work = _winners(first, last, lanes.work_class[rows], rows, edges.size - 1)

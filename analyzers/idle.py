@@ -33,6 +33,7 @@ class Gaps:
     cause: NDArray[np.int8]  # code into CAUSES
     gap: Longs
     event: Longs
+    pace_ns: int = 0  # the usual time from one launch to the next; 0 when not learned
 
 
 def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.calls import Calls
 from tracer.analyzers.idle import CAUSE_CODE, Gaps
-from tracer.analyzers.intervals import NONE, Longs, covered, take, union
+from tracer.analyzers.intervals import NONE, Longs, covered, merged_times, take, union
 from tracer.analyzers.pipeline import Context
 
 LAUNCH, SYNC, HOST = (CAUSE_CODE[c] for c in ("launch", "sync", "host"))
@@ -69,7 +69,7 @@ def explain_idle(context: Context) -> Gaps:
         view.whole(view.device_side, DEVICE),
         *view.host_late(),
     ]
-    return _merged(context.gaps, _join(parts))
+    return _merged(context.gaps, _join(parts), view.learned.pace_ns)
 
 
 class GapView:
@@ -352,7 +352,7 @@ def _timeline(view: GapView, thread: int) -> tuple[Longs, Longs]:
 
 def _filled(start: Longs, owner: Longs, other: Longs, other_owner: Longs) -> tuple[Longs, Longs]:
     """Where a thread does nothing, what the main thread does: the one waits for the other."""
-    times = np.unique(np.concatenate([start, other]))
+    times = merged_times(start, other)
     mine = owner[np.searchsorted(start, times, side="right") - 1]
     main = other_owner[np.searchsorted(other, times, side="right") - 1]
     return times, np.where(mine == NONE, main, mine)
@@ -374,7 +374,7 @@ def _with_drain(
     stop = np.minimum(begin + pace, np.maximum(limit, begin))
     held = np.where(limit == _NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
     far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
-    times = np.unique(np.concatenate([start, begin, stop, far]))
+    times = merged_times(start, begin, stop, far)
     innermost = owner[np.searchsorted(start, times, side="right") - 1]
     at = np.maximum(np.searchsorted(begin, times, side="right") - 1, 0)
     after = times >= begin[0]
@@ -401,19 +401,26 @@ def _causes(view: GapView, start: Longs, owner: Longs) -> NDArray[np.int8]:
 def _library_work(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
     """Stretches of an operator without a call inside that are far longer than those of its like,
     or, when it has no like, than those of operators at all; it must launch something after."""
-    operator = (owner != NONE) & view.is_operator[np.maximum(owner, 0)]
-    rows = owner[operator]
-    longest = np.zeros(len(view.trace.events), dtype=np.int64)
-    np.maximum.at(longest, rows, length[operator])
-    seen = np.unique(rows)
-    usual, like = _median_by_name(view.trace.name_codes[seen], longest[seen], len(view.trace.names))
-    overall = float(np.median(longest[seen])) if seen.size else 0.0
-    names = view.trace.name_codes[np.maximum(owner, 0)]
-    expected = np.where(like[names] > 1, usual[names], overall)
-    far = operator & (length > _FAR_LONGER * np.maximum(expected, overall / 4))
-    far &= length > _SHARE_OF_STEP * view.step_ns
-    working: NDArray[np.bool_] = far & view.launches_inside[np.maximum(owner, 0)]
-    return working
+    long: NDArray[np.bool_] = (length > _SHARE_OF_STEP * view.step_ns) & (owner != NONE)
+    long[long] = view.is_operator[owner[long]] & view.launches_inside[owner[long]]
+    if not long.any():
+        return long
+    overall = _overall_stretch(view, length, owner)
+    for code in set(view.trace.name_codes[owner[long]].tolist()):
+        mine = view.trace.name_codes[np.maximum(owner, 0)] == code
+        mine &= owner != NONE
+        rows, place = np.unique(owner[mine], return_inverse=True)
+        longest = np.zeros(rows.size, dtype=np.int64)
+        np.maximum.at(longest, place, length[mine])
+        usual = float(np.median(longest)) if rows.size > 1 else overall
+        long &= ~mine | (length > _FAR_LONGER * max(usual, overall / 4))
+    return long
+
+
+def _overall_stretch(view: GapView, length: Longs, owner: Longs) -> float:
+    """Median of all stretches of operators without a call inside."""
+    stretches = length[(owner != NONE) & view.is_operator[np.maximum(owner, 0)]]
+    return float(np.median(stretches)) if stretches.size else 0.0
 
 
 def _host_operators(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
@@ -424,19 +431,6 @@ def _host_operators(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bo
     )
     long: NDArray[np.bool_] = idle & (length > _SHARE_OF_STEP * view.step_ns / 4)
     return long
-
-
-def _median_by_name(
-    codes: NDArray[np.int32], values: Longs, size: int
-) -> tuple[NDArray[np.float64], Longs]:
-    """Median of the values of each name, and how many there are."""
-    order = np.lexsort((values, codes))
-    codes, values = codes[order], values[order]
-    count = np.bincount(codes, minlength=size).astype(np.int64)
-    first = np.cumsum(count) - count
-    middle = np.minimum(first + count // 2, max(values.size - 1, 0))
-    median = values[middle].astype(np.float64) if values.size else np.zeros(size)
-    return np.where(count > 0, median, 0.0), count
 
 
 def _forced(
@@ -450,7 +444,7 @@ def _forced(
     begin, stop = union(*ranges)
     if not begin.size:
         return start, owner, cause
-    times = np.unique(np.concatenate([start, begin, stop]))
+    times = merged_times(start, begin, stop)
     at = np.searchsorted(start, times, side="right") - 1
     inside = np.searchsorted(begin, times, side="right") - 1
     within = (inside >= 0) & (times < stop[np.maximum(inside, 0)])
@@ -489,7 +483,7 @@ def _join(parts: list[Pieces]) -> Pieces:
     return _chosen(Pieces(*columns), columns[2] > columns[1])
 
 
-def _merged(gaps: Gaps, pieces: Pieces) -> Gaps:
+def _merged(gaps: Gaps, pieces: Pieces, pace_ns: int) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined."""
     order = np.lexsort((pieces.start_ns, pieces.source))
     source, start, end = pieces.source[order], pieces.start_ns[order], pieces.end_ns[order]
@@ -509,4 +503,5 @@ def _merged(gaps: Gaps, pieces: Pieces) -> Gaps:
         cause[first],
         gaps.gap[kept],
         event[first],
+        pace_ns,
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKET_CODE, HOW, TABLES, WORK_CLASSES, Analysis, RuleResult, Window
 from tracer.analyzers.accounting import (
     Lanes,
+    Slices,
     cut_window,
     exposure,
     overlapped_total,
@@ -71,6 +72,7 @@ class Context:
     attribution: Attribution
     lanes: Lanes
     plan: StepPlan
+    slices: Slices
     gaps: Gaps
     analysis: Analysis | None = None
 
@@ -104,7 +106,7 @@ def understand(trace: Trace) -> Context:
     attribution, roles = attribute(work, plan.work_step, RUNGS)
     slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
-    return Context(work, roles, attribution, lanes, plan, gaps)
+    return Context(work, roles, attribution, lanes, plan, slices, gaps)
 
 
 def lanes_of(work: Work) -> Lanes:
@@ -148,6 +150,8 @@ def _one_step(work: Work) -> StepPlan:
 
 
 _DEVICE = ("kernel", "memcpy", "memset")
+# Devices of one process are fewer than this: a stream and its device make one number.
+_STREAMS_APART = 4096
 
 
 def assemble(context: Context) -> Analysis:
@@ -202,8 +206,7 @@ def _inside(lanes: Lanes, start: int, end: int) -> NDArray[np.bool_]:
 
 def _slices_table(context: Context) -> pd.DataFrame:
     """The window in pieces: work with its bucket, idle with its cause."""
-    plan, gaps, lanes = context.plan, context.gaps, context.lanes
-    slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
+    slices, gaps = context.slices, context.gaps
     busy = slices.work != NONE
     idle_bucket = np.array([BUCKET_CODE["overhead", cause] for cause in CAUSES], dtype=np.int16)
     columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
@@ -216,7 +219,9 @@ def _slices_table(context: Context) -> pd.DataFrame:
         "charged_ns": (slices.charged_ns[busy], gaps.end_ns - gaps.start_ns),
     }
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    order = np.lexsort((joined["work"], joined["start_ns"], joined["device"]))
+    order = np.argsort(joined["start_ns"], kind="stable")
+    if joined["device"].size and joined["device"].min() != joined["device"].max():
+        order = order[np.argsort(joined["device"][order], kind="stable")]
     return make_table(TABLES["slices"], {name: values[order] for name, values in joined.items()})
 
 
@@ -263,7 +268,9 @@ def _window(
     busy = int(slices["charged_ns"].to_numpy()[slices["work"].to_numpy() != NONE].sum())
     launching = np.flatnonzero(work.launches.launching)
     launched_at = trace.start_ns[launching]
-    streams = trace.events[["device", "stream"]].to_numpy()[work.event[inside]]
+    used = work.event[inside]
+    streams = trace.events["stream"].to_numpy()[used] * _STREAMS_APART
+    streams = np.unique(streams + trace.events["device"].to_numpy()[used])
     return Window(
         start_ns=start,
         wall_ns=end - start,
@@ -271,7 +278,7 @@ def _window(
         idle_ns=(end - start) * max(devices, 1) - busy if accounted else None,
         between_steps_ns=end - start - int((plan.end_ns - plan.start_ns).sum()),
         devices=devices,
-        streams=0 if work.cpu_only else len(np.unique(streams, axis=0)),
+        streams=0 if work.cpu_only else streams.size,
         kernels=int((inside & work.is_kernel).sum()),
         launches=int(((launched_at >= start) & (launched_at <= end)).sum()),
     )

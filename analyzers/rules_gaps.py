@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import Analysis, RuleResult
-from tracer.analyzers.calls import is_autotune
+from tracer.analyzers.calls import Calls, is_autotune
 from tracer.analyzers.idle import CAUSE_CODE
-from tracer.analyzers.idle_causes import GapView
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.judging import (
     milliseconds,
@@ -38,6 +38,8 @@ _LAUNCH_SHARE = 0.10
 # Host work is one block, and not the pauses between operators, from this many usual paces on,
 # or, where no pace is known, from this share of a step.
 _BLOCK_PACES, _BLOCK_SHARE = 4, 0.005
+# Pieces looked at for the events to show.
+_EVIDENCE = 400
 # A place is named when it costs this share of the window.
 _NAMED_SHARE = 0.002
 
@@ -81,9 +83,14 @@ class IdlePieces:
         self.work, self.trace = context.work, context.work.trace
         self.places = Places(context.work)
         self.length: Longs = self.gaps.end_ns - self.gaps.start_ns
-        view = GapView(context)
-        self.pace_ns = view.learned.pace_ns
-        self.compiling = context.work.host.nearest(view.calls.compiling)
+        self.pace_ns = context.gaps.pace_ns
+
+    @cached_property
+    def compiling(self) -> Longs:
+        """The compile range around each event."""
+        work = self.work
+        calls = Calls(work.trace, work.host, work.launches)
+        return work.host.nearest(calls.compiling)
 
     def of_cause(self, cause: str) -> Longs:
         """Pieces with this cause."""
@@ -111,8 +118,11 @@ class IdlePieces:
         return replace(where, module=folded(where.module) if where.module else None)
 
     def evidence(self, rows: Longs) -> tuple[int, ...]:
-        """Events of these pieces, the longest first."""
-        order = rows[np.argsort(-self.length[rows], kind="stable")]
+        """Events of these pieces, the longest first, at most a hundred."""
+        longest = rows
+        if rows.size > _EVIDENCE:
+            longest = rows[np.argpartition(-self.length[rows], _EVIDENCE)[:_EVIDENCE]]
+        order = longest[np.argsort(-self.length[longest], kind="stable")]
         events = dict.fromkeys(e for e in self.gaps.event[order].tolist() if e != NONE)
         return tuple(list(events)[:100])
 
