@@ -21,15 +21,16 @@ _ANCHORS = b"AMR"
 # Norms written out in element-wise kernels, around the mean of a square. A cast may come first: one
 # only, or the rotary table before the first norm would be eaten. The weight follows, cast or not.
 _UNFUSED_NORM = re.compile(
-    rb"cNc"
+    rb"cNc|aN"
     rb"|c?ve[pm][vy][ae]{0,3}(?:rm|ee)(?:c?a?m)?c?"
     rb"|c?[pm][vy][ae]{0,2}(?:rm|(?<=a)ee)(?:c?amc?|cm|mc?)?"
 )
 _UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.S)
+_UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q(?:DQ)+|.", re.S)
 # Norms with nothing heavy between them, and the residual sums that touch them; what leaves a
 # projection can be scaled before it is added.
-_CLUSTER = re.compile(rb"(?:(?<=[Gg])mD+|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
-_ADDED = re.compile(rb"D[NU]|[NU]D|[BF]")
+_CLUSTER = re.compile(rb"(?:(?<=[Gg])mD+|(?<!m)Dc(?=[NU])|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
+_ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
 
 
 def label(group: str, part: str) -> int:
@@ -53,10 +54,17 @@ class Units:
 def cut_units(text: bytes) -> Units:
     """Cut a text of letters into units."""
     letters, start = bytearray(), []
-    for match in _UNIT.finditer(text):
+    for match in _unit_pattern(text).finditer(text):
         letters += b"U" if match["norm"] else match.group()[:1]
         start.append(match.start())
     return Units(bytes(letters), (*start, len(text)))
+
+
+def _unit_pattern(text: bytes) -> re.Pattern[bytes]:
+    """A cast that follows every norm belongs to it; one that follows some, to what comes next."""
+    ends = [match.end() for match in _UNFUSED_NORM.finditer(text)]
+    cast = len(ends) > 1 and all(text[end : end + 1] == b"c" for end in ends)
+    return _UNIT_WITH_CAST if cast else _UNIT
 
 
 @dataclass(frozen=True)
@@ -97,8 +105,8 @@ class Blocks:
 _NO_FFN = (-1, -1)
 
 
-def divide(units: Units, *, mixes_after: bool = False) -> Blocks:
-    """Find the FFN between two cores. `mixes_after`: the second is a scan, whose block has
+def divide(units: Units, *, mixes_before: bool = False, mixes_after: bool = False) -> Blocks:
+    """Find the FFN between two cores. `mixes_*`: the one before or after is a scan, whose block has
     activations of its own."""
     clusters = find_clusters(units)
     bounds = [c for c in clusters if c.added] or clusters
@@ -110,7 +118,7 @@ def divide(units: Units, *, mixes_after: bool = False) -> Blocks:
     if anchored:
         last = anchored[-1]
         return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), sure)
-    beside = _parallel(units, bounds[0], clusters)
+    beside = None if mixes_before else _parallel(units, bounds[0], clusters)
     if beside:
         return replace(beside, confidence=sure - 0.1)
     if middle:
@@ -188,7 +196,7 @@ def _before_attention(units: Units, bound: Cluster) -> tuple[int, int] | None:
     return (bound.last + 1, _past_epilogue(units, closing[0] + 1) - 1) if closing[1:] else None
 
 
-def divide_end(units: Units) -> Blocks:
+def divide_end(units: Units, *, mixes_before: bool = False) -> Blocks:
     """The same after the last core of a pass: what makes the logits follows the last bound."""
     clusters = find_clusters(units, open_end=True)
     bounds = [c for c in clusters if c.added] or clusters
@@ -199,7 +207,7 @@ def divide_end(units: Units) -> Blocks:
     if anchored:
         last = anchored[0]
         return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), 0.8)
-    beside = _parallel(units, bounds[0], clusters)
+    beside = None if mixes_before else _parallel(units, bounds[0], clusters)
     if beside:
         return replace(beside, confidence=0.75)
     if _has(units, bounds[-1].last, len(units.letters), _ANCHORS):

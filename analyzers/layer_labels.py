@@ -146,7 +146,7 @@ def _shared_experts(painter: Painter, blocks: Blocks) -> None:
     """Of the sums after experts only the last is the residual; one before adds shared experts."""
     letters = painter.units.letters
     first, last = blocks.ffn
-    if not any(letter in b"MR" for letter in letters[first : last + 1]):
+    if not any(letter in b"MRTx" for letter in letters[first : last + 1]):
         return
     for place in range(last + 1, len(letters) - 1):
         if letters[place : place + 2] != b"DD":

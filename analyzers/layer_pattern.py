@@ -34,8 +34,12 @@ _BEYOND_DOUBT = 0.95
 # One attention: a core kernel, or product, softmax, product with nothing but element-wise work
 # between them; and all that follow with nothing heavy between (split by batch or by keys).
 _CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfz]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
-# A gather of the vocabulary, not one that follows the choice of experts in the same block.
-_GATHER = re.compile(rb"[NBFr][^NBFrTRxY]*?(E)")
+# A gather of the vocabulary: not one that follows the choice of experts in the same block, nor the
+# gather of a position bias right before a core.
+_GATHER = re.compile(rb"[NBFr][^NBFrTRxY]*?(E)(?=.*[GNBFr])", re.S)
+# The convolution that a state-space or gated block runs over its projected input: it stands for the
+# scan where that is written out in many kernels. Convolutions of images have no product before.
+_MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?=[^NBF]*G)", re.S)
 _CHOICE = re.compile(rb".*[YL]", re.S)
 
 
@@ -96,6 +100,16 @@ class Cutter:
 def _gather(text: bytes) -> int:
     match = _GATHER.search(text)
     return match.start(1) if match else -1
+
+
+def _with_mixers(text: bytes) -> bytes:
+    """The text with the convolutions of mixers as scans."""
+    if b"V" not in text:
+        return text
+    letters = bytearray(text)
+    for match in _MIXING.finditer(text):
+        letters[match.start(1)] = ord("S")
+    return bytes(letters)
 
 
 @dataclass
@@ -161,7 +175,7 @@ _CONVOLUTION = re.compile(rb"V")
 
 def solve(text: bytes, steps: Sequence[int]) -> Solution:
     """Understand a sequence; `steps` are the kernels at which another step begins or one ends."""
-    solver = Solver(text, steps)
+    solver = Solver(_with_mixers(text), steps)
     if not solver.shows_layers:
         return Solution(np.full(len(text), LEFT, dtype=np.uint8), np.zeros(len(text)), None)
     pieces = Assembly(solver).pieces()

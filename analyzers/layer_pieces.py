@@ -64,7 +64,7 @@ class Template:
 def make_template(text: bytes, before: str, after: str, count: int) -> Template | None:
     """The template that a piece is, when norms part its blocks for sure."""
     units = cut_units(text)
-    blocks = divide(units, mixes_after=after == "mixer")
+    blocks = divide(units, mixes_before=before == "mixer", mixes_after=after == "mixer")
     if not blocks.bounds or blocks.confidence < _SURE_ENOUGH:
         return None
     bound = blocks.bounds[-1]
@@ -98,7 +98,7 @@ def _kind(core: str, units: Units, blocks: Blocks) -> str:
     if not blocks.has_ffn:
         return core
     inside = units.letters[blocks.ffn[0] : blocks.ffn[1] + 1]
-    return f"{core}+moe" if any(letter in b"MR" for letter in inside) else f"{core}+ffn"
+    return f"{core}+moe" if any(letter in b"MRT" for letter in inside) else f"{core}+ffn"
 
 
 def paint_core(text: bytes) -> Painted:
@@ -114,7 +114,7 @@ def paint_between(text: bytes, before: str, after: str, templates: Sequence[Temp
         if (template.text, template.before, template.after) == (text, before, after):
             return template.painted
     units = cut_units(text)
-    blocks = divide(units, mixes_after=after == "mixer")
+    blocks = divide(units, mixes_before=before == "mixer", mixes_after=after == "mixer")
     own = _paint_whole(units, blocks, before, after)
     if blocks.bounds and blocks.confidence >= _SURE_ENOUGH:
         return replace(own, confidence=min(own.confidence, 0.8))
@@ -159,7 +159,7 @@ def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painte
             return _end_like(units, best)
     if cut:
         return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kind)
-    blocks = divide_end(units)
+    blocks = divide_end(units, mixes_before=before == "mixer")
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=before == "mixer")
     if blocks.bounds:
