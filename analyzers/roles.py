@@ -119,7 +119,7 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
         return "linear"
     if _holds_layers(tree, row, children):
         return "container"
-    if _MIXER.search(name) or _MIXER.search(kind):
+    if _MIXER.search(name) or _MIXER.search(_own_word(kind)):
         return "mixer"
     if _ATTENTION.search(name) or _ATTENTION.search(_own_word(kind)):
         return "attention"
@@ -133,7 +133,7 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
 
 
 def _own_word(kind: str) -> str:
-    """A class named after a layer or a model is no attention, whatever else it is called."""
+    """A class named after a layer or a model is no block, whatever else it is called."""
     return "" if re.search(r"(Layer|Block|Model|Encoder|Decoder|LM|Stack)$", kind) else kind
 
 
