@@ -6,6 +6,7 @@ import gc
 import multiprocessing.process
 import os
 import subprocess
+import sys
 import threading
 import time
 from array import array
@@ -91,8 +92,21 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """In order of their start."""
-        return list(self._pids)
+        """In order of their start, without the helpers of multiprocessing."""
+        helpers = _helper_pids()
+        return [pid for pid in self._pids if pid not in helpers]
+
+
+def _helper_pids() -> set[int | None]:
+    """Processes that multiprocessing starts for itself."""
+    places = (
+        ("resource_tracker", "_resource_tracker", "_pid"),
+        ("forkserver", "_forkserver", "_forkserver_pid"),
+    )
+    return {
+        getattr(getattr(sys.modules.get(f"multiprocessing.{module}"), owner, None), name, None)
+        for module, owner, name in places
+    }
 
 
 def living_children() -> list[int]:

@@ -279,7 +279,10 @@ def _can_be_a_model(module: nn.Module) -> bool:
     """A loss or an activation by itself is none: it holds nothing."""
     if isinstance(module, torch.jit.ScriptModule):
         return True
-    return bool(module._modules or module._parameters or module._buffers)
+    if module._modules:
+        return True
+    own = (*module._parameters.values(), *module._buffers.values())
+    return any(tensor is not None for tensor in own)
 
 
 def _capturing() -> bool:

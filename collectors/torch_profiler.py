@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from torch._C import _autograd
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracer.collectors import torch_private
+from tracer.collectors.torch_private import profile_all_threads_config as _all_threads_config
 from tracer.errors import CaptureError
 
 Schedule = Callable[[int], ProfilerAction]
@@ -49,6 +51,11 @@ class Switches:
     shapes: bool = False
     stacks: bool = False
     memory: bool = False
+
+    @property
+    def all_threads(self) -> bool:
+        """Memory is only reported for the thread that records, so it excludes the others."""
+        return not self.memory
 
 
 # Level of detail -> switches. `light` does not use the profiler.
@@ -123,6 +130,8 @@ class ProfilerSession:
         self.yielded_to = ""  # what made it end early
         self._on_state = on_state
         self._gpu = gpu
+        self._thread = 0
+        self._all_threads = switches.all_threads and _all_threads_config() is not None
         self._schedule = None if schedule is None else _first_cycle(schedule)
         self._step = 0
         self._own_call = False
@@ -139,7 +148,7 @@ class ProfilerSession:
                 record_shapes=switches.shapes,
                 with_stack=switches.stacks,
                 profile_memory=switches.memory,
-                experimental_config=torch_private.profile_all_threads_config(),
+                experimental_config=_all_threads_config() if switches.all_threads else None,
             )
 
     def start(self) -> None:
@@ -149,6 +158,7 @@ class ProfilerSession:
                 "another profiler of torch is already recording in this process",
                 rule="capture.busy",
             )
+        self._thread = threading.get_ident()
         self._environment = {name: os.environ.get(name) for name in _SET_BY_TORCH}
         self._patch_entries()
         try:
@@ -160,7 +170,7 @@ class ProfilerSession:
 
     def step(self) -> None:
         """A step of the program has ended: follow the schedule."""
-        if self._schedule is None or self.state not in _OPEN:
+        if self._schedule is None or self.state not in _OPEN or not self.can_stop_here:
             return
         self._step += 1
         ends = self._schedule(self._step) is ProfilerAction.NONE and self.state is State.RECORDING
@@ -177,6 +187,10 @@ class ProfilerSession:
         """Stop recording. After an error of the device what was recorded until then is kept."""
         if self.state not in _OPEN:
             return
+        if not self.can_stop_here:
+            # Not even its own thread can leave it after another profiler has run: torch crashes.
+            self._end(State.FAILED)
+            raise CaptureError("one thread was recorded, and another one ended the recording")
         ended = State.DONE if self.state is State.RECORDING else State.EMPTY
         self._set(ended)
         try:
@@ -187,6 +201,11 @@ class ProfilerSession:
             raise
         finally:
             self._end(ended)
+
+    @property
+    def can_stop_here(self) -> bool:
+        """Whether this thread may end the recording: without its data torch even crashes later."""
+        return self._all_threads or self._thread == threading.get_ident()
 
     def _close(self) -> None:
         leave: Callable[..., None] = self._profile.__exit__

@@ -1,14 +1,22 @@
-"""Where the shared recordings are: $TRACER_SHARED, or `../shared` beside the checkout."""
+"""Where the shared recordings are, and a look after every test at what it left behind."""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _DEFAULT = Path(__file__).resolve().parents[2] / "shared"
 SHARED = Path(os.environ.get("TRACER_SHARED", _DEFAULT))
+# Variables of the profiler, and ours.
+_VARIABLES = ("KINETO", "TEARDOWN_CUPTI", "DISABLE_CUPTI", "TRACER")
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +25,44 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no recordings at {SHARED}: set TRACER_SHARED to their folder")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Generator[None]:
+    """No patch, hook, thread, profiler, handler or variable outlives a test."""
+    before = _surroundings()
+    yield
+    after = _surroundings()
+    assert {name: value for name, value in after.items() if value != before[name]} == {}
+    assert _torch_faults() == []
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "collector callbacks": list(gc.callbacks),
+        "log handlers": [logging.getLogger(name).handlers[:] for name in (None, "tracer")],
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
+        "threads": sorted(t.name for t in threading.enumerate() if _is_lasting(t)),
+    }
+
+
+def _is_lasting(thread: threading.Thread) -> bool:
+    return thread.name.startswith("tracer") or not thread.daemon
+
+
+def _torch_faults() -> list[str]:
+    """What is not as torch made it; empty where torch was never imported."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    profiler = torch.autograd.profiler
+    module = torch.nn.Module
+    faults = {
+        "nn.Module.__call__ is patched": module.__call__ is not module._wrapped_call_impl,
+        "a profiler runs": profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled(),
+        "the profiler's entries are patched": not all(
+            type(getattr(profiler, name)).__name__.startswith("builtin")
+            for name in ("_prepare_profiler", "_enable_profiler")
+        ),
+    }
+    return [fault for fault, is_there in faults.items() if is_there]

@@ -200,7 +200,7 @@ class Capture:
         now_ns = time.time_ns()
         if state is State.RECORDING:
             self.recorded.start_ns = now_ns
-        elif state is not State.WAITING and not self.recorded.end_ns:
+        elif state in (State.DONE, State.EMPTY) and not self.recorded.end_ns:
             self.recorded.end_ns = now_ns
         if self._ranges is not None:
             self._ranges.record_ranges(state is State.RECORDING)
@@ -269,10 +269,11 @@ class Capture:
             self._reach_limit(left, "free_memory_ratio")
 
     def _reach_limit(self, words: str, limit: str) -> None:
-        if self._session is None or self._session.state is not State.RECORDING:
+        session = self._session
+        if session is None or session.state is not State.RECORDING or not session.can_stop_here:
             return
         with self._guarded("the end of the profiler"):
-            self._session.stop()
+            session.stop()
         self._warn(limit_reached(words, limit))
 
     def end_early(self, reason: str) -> None:

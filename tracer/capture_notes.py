@@ -101,3 +101,12 @@ def modules_not_seen(unseen: Sequence[str], named: int) -> Note:
         "called by their forward()); their kernels are attributed by other evidence"
     )
     return Note("capture.modules_not_seen", message, len(unseen), {"first": list(unseen[:5])})
+
+
+def threads_not_recorded(count: int) -> Note:
+    """Memory excludes other threads."""
+    message = (
+        f"operators of {count} other threads that called a model are not recorded: detail 'full' "
+        "records memory, which torch reports for one thread alone; detail 'modules' records all"
+    )
+    return Note("capture.threads_not_recorded", message, count, partial=True)

@@ -21,6 +21,7 @@ from tracer.capture_notes import (
     nested_steps,
     no_device_events,
     no_gpu_work_here,
+    threads_not_recorded,
 )
 from tracer.collectors.announced_steps import Announced, steps_table
 from tracer.collectors.module_tree import range_name
@@ -49,12 +50,12 @@ def build_trace(recorded: Recorded) -> Trace:
     """The trace of a finished capture. The profiler's memory is given back on the way."""
     notes = list(recorded.notes)
     base = _profiled(recorded, notes)
-    calls = _within(recorded, _root_calls(recorded))
+    all_calls = _root_calls(recorded)
+    calls = _within(recorded, all_calls)
     live = dict(recorded.tables)
     if "collections" in live:  # the end of a recording itself makes the collector run
         live["collections"] = _within(recorded, live["collections"])
-    work_ns = _work_starts(base, calls)
-    steps = _announced(recorded, work_ns)
+    steps = _announced(recorded, _work_starts(base, calls))
     if recorded.detail == "light" and not notes_refusal(notes):
         base = light_trace(recorded, steps, calls)
     if recorded.ranges is not None:
@@ -64,7 +65,7 @@ def build_trace(recorded: Recorded) -> Trace:
         **live,
         "root_calls": calls,
         "announced_steps": steps_table(_recorded_steps(recorded, steps)),
-        "unprofiled_steps": _unprofiled(recorded, steps),
+        "unprofiled_steps": _unprofiled(recorded, all_calls),
     }
     notes += _what_is_missing(recorded, base, calls)
     kept = {name: table for name, table in tables.items() if len(table)}
@@ -127,9 +128,10 @@ def _recorded_steps(recorded: Recorded, steps: list[Announced]) -> list[Announce
     return [s for s in steps if recorded.start_ns <= s.start_ns and s.end_ns <= recorded.end_ns]
 
 
-def _unprofiled(recorded: Recorded, steps: list[Announced]) -> pd.DataFrame:
+def _unprofiled(recorded: Recorded, calls: pd.DataFrame) -> pd.DataFrame:
     """Steps before the schedule began to record. On a GPU their end on the host says nothing."""
-    before = [] if recorded.gpu else [s for s in steps if s.end_ns <= recorded.start_ns]
+    steps = [] if recorded.gpu else _announced(recorded, np.sort(calls["start_ns"].to_numpy()))
+    before = [s for s in steps if s.end_ns <= recorded.start_ns]
     return make_table(
         SIDE_TABLES["unprofiled_steps"],
         {"start_ns": [s.start_ns for s in before], "end_ns": [s.end_ns for s in before]},
@@ -222,7 +224,15 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
         notes.append(kernels_without_gpu())
     if recorded.steps is not None and recorded.steps.nested:
         notes.append(nested_steps(recorded.steps.nested))
-    return notes + _unseen_modules(recorded, trace, calls)
+    return notes + _unseen_modules(recorded, trace, calls) + _unseen_threads(recorded, trace, calls)
+
+
+def _unseen_threads(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> list[Note]:
+    """A note when a model was called on a thread whose operators were not recorded."""
+    unseen = set(calls["thread"]) - set(trace.table("threads")["tid"])
+    if recorded.detail != "full" or not unseen:
+        return []
+    return [threads_not_recorded(len(unseen))]
 
 
 def _launches(trace: Trace) -> int:

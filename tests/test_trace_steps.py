@@ -1,0 +1,347 @@
+"""The decode loop is understood: what the calls of root modules say, live."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt, quiet
+from tracer import trace
+from tracer.collectors.root_calls import SeenCaches, cache_state, call_facts
+
+# transformers renames `past_key_values` and `gradient_checkpointing_enable`; both names work.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+NEW_TOKENS = 4
+FACTS = ["batch", "tokens", "cached"]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Generator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with quiet():
+        yield
+    torch.set_num_threads(threads)
+
+
+def calls_of(program: Callable[[], object]) -> pd.DataFrame:
+    """The root calls of a program, traced."""
+    with trace(detail="modules") as t:
+        program()
+    assert [note for note in t.trace.notes if note.rule in ("capture.failed", "capture.busy")] == []
+    return t.trace.table("root_calls")
+
+
+def facts(calls: pd.DataFrame) -> list[tuple[int, ...]]:
+    return [tuple(int(x) for x in row) for row in calls[FACTS].to_numpy()]
+
+
+def phases_of(program: Callable[[], object]) -> dict[str, int]:
+    """Steps of each phase in the report of a program, traced."""
+    with trace() as t:
+        program()
+    return {name: phase["steps"] for name, phase in t.report["phases"].items()}
+
+
+def generate(model: Any, ids: torch.Tensor, **options: Any) -> Any:
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, **options}
+    return model.generate(ids, **options)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generate_is_one_prefill_and_the_rest_decode(name: str, cache: str) -> None:
+    model, ids = decoder(name), prompt(2, 5)
+    calls = calls_of(lambda: generate(model, ids, cache_implementation=cache))
+    assert facts(calls) == [(2, 5, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert set(calls["call"]) == {"generate"}
+    assert calls["generation"].nunique() == 1
+    assert set(calls["graded"]) == {0}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_report_counts_the_phases_of_a_generation(name: str) -> None:
+    model, ids = decoder(name), prompt()
+    assert phases_of(lambda: generate(model, ids)) == {"prefill": 1, "decode": NEW_TOKENS - 1}
+
+
+def test_sampling_has_the_same_steps() -> None:
+    model, ids = decoder("llama"), prompt(3, 6)
+    calls = calls_of(lambda: generate(model, ids, do_sample=True))
+    assert facts(calls) == [(3, 6, 0), (3, 1, 1), (3, 1, 1), (3, 1, 1)]
+
+
+def test_beams_multiply_the_batch() -> None:
+    model, ids = decoder("llama"), prompt(2, 5)
+    calls = calls_of(lambda: generate(model, ids, num_beams=3))
+    assert facts(calls) == [(6, 5, 0), (6, 1, 1), (6, 1, 1), (6, 1, 1)]
+
+
+def test_each_generation_has_a_number_of_its_own() -> None:
+    model, ids = decoder("llama"), prompt()
+    calls = calls_of(lambda: [generate(model, ids) for _ in range(3)])
+    assert list(calls["generation"]) == [0] * 4 + [1] * 4 + [2] * 4
+    assert phases_of(lambda: [generate(model, ids) for _ in range(3)]) == {
+        "prefill": 3,
+        "decode": 3 * (NEW_TOKENS - 1),
+    }
+
+
+def test_an_encoder_and_the_first_decoder_call_make_the_prefill() -> None:
+    model, ids = encoder_decoder(), prompt(2, 5)
+    calls = calls_of(lambda: generate(model, ids))
+    assert list(calls["part"]) == ["encoder", "decoder", "decoder", "decoder", "decoder"]
+    assert list(calls["root"]) == ["encoder", "", "", "", ""]
+    assert facts(calls) == [(2, 5, 0), (2, 1, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert phases_of(lambda: generate(model, ids)) == {"prefill": 1, "decode": NEW_TOKENS - 1}
+
+
+def decode_by_hand(model: Any, ids: torch.Tensor) -> None:
+    """A loop as people write it."""
+    with torch.no_grad():
+        out = model(ids, use_cache=True)
+        for _ in range(NEW_TOKENS - 1):
+            out = model(ids[:, :1], past_key_values=out.past_key_values, use_cache=True)
+
+
+def test_a_loop_by_hand() -> None:
+    model, ids = decoder("llama"), prompt()
+    calls = calls_of(lambda: decode_by_hand(model, ids))
+    assert facts(calls) == [(2, 5, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert set(calls["call"]) == {"forward"}
+    assert set(calls["generation"]) == {-1}
+    assert phases_of(lambda: decode_by_hand(model, ids)) == {
+        "prefill": 1,
+        "decode": NEW_TOKENS - 1,
+    }
+
+
+def test_a_loop_that_calls_only_the_inner_model() -> None:
+    model, ids = decoder("llama"), prompt()
+    calls = calls_of(lambda: decode_by_hand(model.model, ids))
+    assert facts(calls) == [(2, 5, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert set(calls["type"]) == {"LlamaModel"}
+    assert phases_of(lambda: decode_by_hand(model.model, ids)) == {
+        "prefill": 1,
+        "decode": NEW_TOKENS - 1,
+    }
+
+
+def test_the_inner_model_keeps_its_name_when_the_outer_one_was_called_before() -> None:
+    model, ids = decoder("llama"), prompt()
+
+    def program() -> None:
+        model(ids)
+        decode_by_hand(model.model, ids)
+
+    calls = calls_of(program)
+    assert list(calls["root"]) == ["", "model", "model", "model", "model"]
+
+
+def test_a_loop_in_a_second_thread() -> None:
+    model, ids = decoder("llama"), prompt()
+
+    def in_thread() -> None:
+        thread = threading.Thread(target=decode_by_hand, args=(model, ids))
+        thread.start()
+        thread.join()
+
+    calls = calls_of(in_thread)
+    assert facts(calls) == [(2, 5, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert threading.get_native_id() not in set(calls["thread"])
+    assert phases_of(in_thread) == {"prefill": 1, "decode": NEW_TOKENS - 1}
+
+
+def decode_own(model: OwnModel, ids: torch.Tensor) -> None:
+    cache: list[torch.Tensor] = []
+    with torch.no_grad():
+        model(ids, cache)
+        for _ in range(NEW_TOKENS - 1):
+            model(ids[:, :1], cache)
+
+
+def test_a_model_and_a_cache_of_ones_own() -> None:
+    model, ids = OwnModel(), prompt()
+    calls = calls_of(lambda: decode_own(model, ids))
+    assert facts(calls) == [(2, 5, 0), (2, 1, 1), (2, 1, 1), (2, 1, 1)]
+    assert phases_of(lambda: decode_own(model, ids)) == {"prefill": 1, "decode": NEW_TOKENS - 1}
+
+
+def forward_only(model: Any, ids: torch.Tensor) -> None:
+    with torch.no_grad():
+        for _ in range(3):
+            model(ids)
+
+
+def train(model: Any, ids: torch.Tensor) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        model(ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("make", "program"),
+    [
+        (lambda: decoder("llama"), forward_only),
+        (lambda: decoder("llama"), train),
+        (encoder, forward_only),
+    ],
+    ids=["forward", "training", "encoder"],
+)
+def test_what_is_no_decode_loop_has_no_decode_steps(
+    make: Callable[[], Any], program: Callable[[Any, torch.Tensor], None]
+) -> None:
+    model, ids = make(), prompt()
+    phases = phases_of(lambda: program(model, ids))
+    assert "decode" not in phases
+    assert sum(phases.values()) == 3
+
+
+def test_training_is_recorded_by_autograd() -> None:
+    model, ids = decoder("llama"), prompt()
+    calls = calls_of(lambda: train(model, ids))
+    assert list(calls["graded"]) == [1, 1, 1]
+    assert facts(calls) == [(2, 5, 0)] * 3
+
+
+def test_recomputation_of_a_checkpoint_is_no_call() -> None:
+    model, ids = decoder("llama"), prompt()
+    model.train()
+    model.gradient_checkpointing_enable()
+    assert len(calls_of(lambda: train(model, ids))) == 3
+
+
+def test_a_generate_method_of_ones_own_is_counted_from_its_first_call() -> None:
+    class Generating(OwnModel):
+        def generate(self, ids: torch.Tensor) -> torch.Tensor:
+            decode_own(self, ids)
+            return ids
+
+    model, ids = Generating(), prompt()
+    calls = calls_of(lambda: [model.generate(ids) for _ in range(2)])
+    assert list(calls["generation"]) == [0] * NEW_TOKENS + [1] * NEW_TOKENS
+    assert "__wrapped__" not in vars(Generating.generate)
+
+
+def test_a_generator_method_is_found_by_its_frame() -> None:
+    class Streaming(OwnModel):
+        def generate(self, ids: torch.Tensor) -> Generator[torch.Tensor]:
+            cache: list[torch.Tensor] = []
+            yield self(ids, cache)
+            for _ in range(2):
+                yield self(ids[:, :1], cache)
+
+    model, ids = Streaming(), prompt()
+    calls = calls_of(lambda: list(model.generate(ids)))
+    assert set(calls["call"]) == {"generate"}
+    assert calls["generation"].nunique() == 1
+
+
+def test_a_loss_is_no_model() -> None:
+    loss = nn.CrossEntropyLoss()
+    logits, labels = torch.randn(4, 8), torch.randint(8, (4,))
+    assert len(calls_of(lambda: [loss(logits, labels) for _ in range(3)])) == 0
+
+
+def test_a_call_that_raises_is_a_call() -> None:
+    model, ids = OwnModel(), prompt()
+
+    def program() -> None:
+        with pytest.raises(IndexError):
+            model(ids + VOCABULARY_OVERFLOW)
+        model(ids)
+
+    assert facts(calls_of(program)) == [(2, 5, 0), (2, 5, 0)]
+
+
+VOCABULARY_OVERFLOW = 1000
+
+
+def test_a_call_through_a_compiled_call_of_transformers_counts() -> None:
+    model, ids = decoder("llama"), prompt()
+    raw = model.__class__.__mro__
+
+    def program() -> None:
+        model.get_compiled_call = type(model).get_compiled_call.__get__(model)
+        compiled = model.get_compiled_call(_EagerCompile())
+        with torch.no_grad():
+            compiled(input_ids=ids, use_cache=False)
+            compiled(input_ids=ids, use_cache=False)
+
+    calls = calls_of(program)
+    assert facts(calls) == [(2, 5, 0)] * 2
+    assert model.__class__.__mro__ == raw
+
+
+class _EagerCompile:
+    """What transformers asks of a compile configuration."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"backend": "eager"}
+
+
+# What arguments alone say
+
+
+def _facts(**arguments: Any) -> tuple[int, int, int]:
+    found = call_facts(arguments, SeenCaches(), keeps_cache=False)
+    return found.batch, found.tokens, found.cached
+
+
+IDS = torch.zeros(3, 7, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"input_ids": IDS}, (3, 7, 0)),
+        ({"attention_mask": IDS.bool(), "input_ids": IDS[:, :1]}, (3, 1, 0)),
+        ({"position_ids": IDS, "inputs_embeds": torch.zeros(3, 7, 8)}, (3, 7, 0)),
+        ({"pixel_values": torch.zeros(2, 3, 8, 8)}, (2, -1, 0)),
+        ({"input_features": torch.zeros(2, 80, 30)}, (2, -1, 0)),
+        ({"x": torch.zeros(5, 16)}, (5, -1, 0)),
+        ({"tokens": IDS[:, :1], "start_pos": 7}, (3, 1, 1)),
+        ({"tokens": IDS, "start_pos": 0}, (3, 7, 0)),
+        ({"input_ids": IDS, "use_cache": True, "past_key_values": None}, (3, 7, 0)),
+        ({"input_ids": IDS, "past_key_values": ((torch.zeros(3, 2, 4, 8),) * 2,)}, (3, 7, 1)),
+        ({"ids": IDS, "kv_cache": []}, (3, 7, 0)),
+        ({"ids": IDS, "kv_cache": [torch.zeros(3, 9, 8)]}, (3, 7, -1)),
+        ({"flat": torch.zeros(9, dtype=torch.long)}, (-1, -1, 0)),
+        ({}, (-1, -1, 0)),
+    ],
+)
+def test_what_arguments_say(arguments: dict[str, Any], expected: tuple[int, int, int]) -> None:
+    assert _facts(**arguments) == expected
+
+
+def test_a_preallocated_cache_is_filled_once_a_call_has_used_it() -> None:
+    seen, buffers = SeenCaches(), [torch.zeros(2, 9, 8)]
+    assert cache_state(buffers, seen) == -1
+    seen.add(buffers)
+    assert cache_state(buffers, seen) == 1
+    assert cache_state([torch.zeros(2, 9, 8)], seen) == -1
+
+
+def test_a_cache_that_was_freed_is_not_taken_for_another() -> None:
+    seen = SeenCaches()
+    cache = OwnModel()
+    seen.add(cache)
+    assert cache in seen
+    del cache
+    assert seen._anchors == {}
+
+
+def test_no_value_of_a_tensor_is_read() -> None:
+    """On the meta device there are no values: reading one would raise."""
+    ids = torch.zeros(2, 1, dtype=torch.long, device="meta")
+    cache = [torch.zeros(2, 3, 4, device="meta")]
+    assert _facts(input_ids=ids, cache=cache, mask=ids.bool()) == (2, 1, -1)
