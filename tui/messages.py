@@ -1,0 +1,65 @@
+"""What the threads that work tell the screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from textual.message import Message
+
+
+class Progress(Message):
+    """So much of a recording is read."""
+
+    def __init__(self, name: str, stage: str, done: int = 0, total: int = 0) -> None:
+        super().__init__()
+        self.name, self.stage, self.done, self.total = name, stage, done, total
+
+
+class Loaded(Message):
+    """A recording is understood; `number` is its place among those that are opened."""
+
+    def __init__(self, number: int, analysis: Any) -> None:
+        super().__init__()
+        self.number, self.analysis = number, analysis
+
+
+class Failed(Message):
+    """A recording could not be read."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__()
+        self.number, self.error = number, error
+
+
+class Prepared(Message):
+    """What a view draws is worked out. `ticket` tells an answer that came too late."""
+
+    def __init__(self, view: str, ticket: int, model: Any) -> None:
+        super().__init__()
+        self.view, self.ticket, self.model = view, ticket, model
+
+
+class Newest(Message):
+    """What a running capture holds by now; None: nothing new, or it has ended."""
+
+    def __init__(self, analysis: Any) -> None:
+        super().__init__()
+        self.analysis = analysis
+
+
+class Crashed(Message):
+    """A thread that worked for the screen failed."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A line the user fills in: what it is for, and what is there already."""
+
+    kind: str
+    label: str
+    text: str = ""

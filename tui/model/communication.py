@@ -1,0 +1,133 @@
+"""Collectives: by operation and process group, and the costliest one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from tracer.analysis import Analysis
+from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text
+from tracer.exporters.json_report import summed_collectives
+from tracer.tui.look import Look
+from tracer.tui.model.lines import DIM, Line, Target, heading, plain, wrapped
+from tracer.tui.model.places import Moment
+from tracer.tui.model.table import Column, Table, cut
+
+_MOST = 20
+
+
+@dataclass(frozen=True)
+class CollectiveIndex:
+    """Collectives summed, and where each sum's rows are."""
+
+    analysis: Analysis
+    sums: Sequence[Mapping[str, Any]]
+
+    def rows(self, number: int) -> list[int]:
+        """Rows of `collectives` of one sum, the longest exposed first."""
+        table = self.analysis.collectives
+        item = self.sums[number]
+        mine = (table["op"] == item["op"]) & (table["group"] == (item["group"] or ""))
+        found = np.flatnonzero(mine.to_numpy())
+        exposed = table["exposed_ns"].to_numpy()[found]
+        order = np.argsort(-exposed, kind="stable")
+        return [int(row) for row in found[order]]
+
+
+def build_collectives(analysis: Analysis) -> CollectiveIndex:
+    """Sum the collectives of an analysis."""
+    return CollectiveIndex(analysis, summed_collectives(analysis))
+
+
+def collectives_table(look: Look, index: CollectiveIndex) -> Table:
+    """A row for each operation and process group; Enter opens the costliest of them."""
+    sums = index.sums
+
+    def column(key: str, title: str, values: list[Any], text: Any, rank: int = 0) -> Column:
+        numbers = np.array([-1.0 if v is None else float(v) for v in values])
+        return Column(key, title, [text(v) for v in values], numbers, rank=rank)
+
+    def values(key: str) -> list[Any]:
+        return [item[key] for item in sums]
+
+    columns = (
+        Column("op", "operation", [str(item["op"]) for item in sums], None, "left"),
+        Column("group", "group", [look.name(str(item["group"] or UNKNOWN)) for item in sums],
+               None, "left", flexible=True),
+        column("calls", "calls", values("count"), count_text),
+        column("bytes", "bytes", values("bytes"), _bytes, rank=3),
+        column("bus", "bus", values("busbw_bytes_per_s"), _bandwidth, rank=4),
+        column("exposed", "exposed", values("exposed_ns"), duration_text),
+        column("hidden", "hidden", values("overlapped_ns"), duration_text),
+        column("wait", "wait", values("wait_ns"), duration_text, rank=1),
+        column("wire", "wire", values("wire_ns"), duration_text, rank=2),
+    )  # fmt: skip
+    return Table(
+        columns,
+        [f"{item['op']} {item['group'] or ''}" for item in sums],
+        lambda row: _costliest(index, row),
+        empty=no_collectives(index.analysis),
+    )
+
+
+def no_collectives(analysis: Analysis) -> str:
+    """Why there is nothing to show."""
+    if analysis.window.devices == 1 and analysis.trace.meta.world_size in (None, 1):
+        return "none: one device in this run"
+    return "none was recorded"
+
+
+def _costliest(index: CollectiveIndex, row: int) -> Target | None:
+    rows = index.rows(row)
+    work = int(index.analysis.collectives["work"].iloc[rows[0]]) if rows else -1
+    return Target("timeline", Moment(work=work)) if work >= 0 else None
+
+
+def _bytes(size: float | None) -> str:
+    return UNKNOWN if size is None else bytes_text(int(size))
+
+
+def _bandwidth(size: float | None) -> str:
+    return UNKNOWN if size is None else f"{bytes_text(int(size))}/s"
+
+
+def collective_lines(look: Look, index: CollectiveIndex, number: int, width: int) -> list[Line]:
+    """The costliest collectives of one operation and group; each leads to the timeline."""
+    table = index.analysis.collectives
+    rows = index.rows(number)
+    lines = [heading("COSTLIEST", "exposed   hidden    bytes  step", width)]
+    for row in rows[:_MOST]:
+        item = table.iloc[row]
+        size = int(item["bytes"])
+        step = int(item["step"])
+        numbers = (
+            f"{duration_text(int(item['exposed_ns'])):>9}{duration_text(int(item['overlapped_ns'])):>9}"
+            f"{UNKNOWN if size < 0 else bytes_text(size):>9}{UNKNOWN if step < 0 else step:>6}"
+        )
+        room = max(width - 4 - len(numbers), 6)
+        label = cut(look.name(f"{item['op']} {_sequence(int(item['sequence']))}"), room)
+        text = Text(f"   {label.ljust(room)}{numbers}")
+        target = Target("timeline", Moment(work=int(item["work"])))
+        lines.append(Line(text, target, f"{item['op']} {item['group']}"))
+    if len(rows) > _MOST:
+        lines.append(plain(f"   and {len(rows) - _MOST:,} more", DIM))
+    if bool((table["wait_ns"].to_numpy() < 0).any()):
+        said = "wait and wire are not known from one rank alone: open the recordings of all ranks"
+        lines += [plain(), *wrapped(said, width, style=DIM)]
+    return lines
+
+
+def _sequence(number: int) -> str:
+    return "" if number < 0 else f"#{number}"
+
+
+def communication_sentence(analysis: Analysis) -> str:
+    """How much of the window is exposed communication, and how much is hidden."""
+    exposed = int(analysis.collectives["exposed_ns"].sum())
+    hidden = duration_text(analysis.overlapped_ns)
+    count = len(analysis.collectives)
+    return f"{count:,} collectives: {duration_text(exposed)} exposed, {hidden} hidden under compute"

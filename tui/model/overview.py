@@ -1,0 +1,430 @@
+"""The first screen: the answer, then where the time goes, then what to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from tracer.analysis import GROUPS, PARTS, Analysis, Phase
+from tracer.exporters.format import UNKNOWN, duration_text, percent_text, table_scale
+from tracer.exporters.layout import CAUSE_LETTERS, bar, pad
+from tracer.exporters.levels import (
+    Level,
+    has_steps,
+    main_level,
+    phase_levels,
+    window_level,
+)
+from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
+from tracer.exporters.sentence import verdict
+from tracer.exporters.text_findings import source_items
+from tracer.exporters.text_times import rounded, segments
+from tracer.exporters.words import level_words
+from tracer.tui.look import Look
+from tracer.tui.model.findings import (
+    RankedFinding,
+    checks_sentence,
+    findings_table,
+    no_findings,
+    ranked_findings,
+)
+from tracer.tui.model.lines import (
+    BOLD,
+    DIM,
+    GUTTER,
+    Line,
+    Target,
+    heading,
+    marked,
+    plain,
+    wrapped,
+)
+from tracer.tui.model.places import Filter, ModulePath, Moment
+from tracer.tui.model.signs import page_of
+from tracer.tui.model.steps import StepMarks, mark_steps
+from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
+
+WIDE = 100
+_LABEL = 10
+_CHART_LABEL = 10
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that the first screen says of an analysis."""
+
+    analysis: Analysis
+
+    @cached_property
+    def verdict(self) -> str:
+        return verdict(self.analysis)
+
+    @cached_property
+    def source(self) -> list[str]:
+        return list(source_items(self.analysis))
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        return phase_levels(self.analysis)
+
+    @cached_property
+    def main(self) -> Level:
+        return main_level(self.analysis)
+
+    @cached_property
+    def ranked(self) -> list[RankedFinding]:
+        return ranked_findings(self.analysis)
+
+    @cached_property
+    def marks(self) -> StepMarks:
+        return mark_steps(self.analysis)
+
+    @cached_property
+    def modules(self) -> list[TreeRow]:
+        """The modules with most time of their own tree."""
+        if not len(self.analysis.modules):
+            return []
+        rows = visible_rows(fold_modules(self.analysis.modules), 24)
+        leaves = [row for row in rows if not row.own and row.depth]
+        return sorted(leaves or rows, key=lambda row: -row.node.self_ns)[:6]
+
+    @cached_property
+    def checks(self) -> str:
+        return checks_sentence(self.analysis)
+
+    def prepare(self) -> Facts:
+        """Work out everything now, off the thread that draws."""
+        for name in ("verdict", "source", "levels", "main", "ranked", "marks", "modules", "checks"):
+            getattr(self, name)
+        return self
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A line that can be selected, and where it stands."""
+
+    part: str
+    y: int
+    x: int
+    width: int
+    line: Line
+
+
+@dataclass(frozen=True)
+class Block:
+    """The lines of one part; `x` and `width` place them on the page."""
+
+    part: str
+    lines: Sequence[Line]
+    x: int = 0
+    width: int = 0
+
+
+class Sheet:
+    """Blocks put under and beside each other."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.rows: list[list[Block]] = []
+        self.spots: list[Spot] = []
+
+    def add(self, part: str, lines: Sequence[Line]) -> None:
+        """Put a block below what is there."""
+        self._place([Block(part, lines, 0, self.width)])
+
+    def beside(self, left: Block, right: Block) -> None:
+        """Put two blocks beside each other."""
+        self._place([left, right])
+
+    def _place(self, blocks: Sequence[Block]) -> None:
+        top = len(self.rows)
+        height = max(len(block.lines) for block in blocks)
+        for at in range(height):
+            self.rows.append([Block(b.part, b.lines[at : at + 1], b.x, b.width) for b in blocks])
+        for block in blocks:
+            self.spots += [
+                Spot(block.part, top + at, block.x, block.width, line)
+                for at, line in enumerate(block.lines)
+                if line.selectable
+            ]
+
+    def draw(self, look: Look, selected: Spot | None) -> list[Text]:
+        """The lines of the sheet, one of them marked."""
+        return [self._row(look, y, row, selected) for y, row in enumerate(self.rows)]
+
+    def _row(self, look: Look, y: int, row: Sequence[Block], selected: Spot | None) -> Text:
+        text = Text()
+        for block in row:
+            text.pad_right(max(block.x - text.cell_len, 0))
+            for line in block.lines:
+                here = selected is not None and (selected.y, selected.x) == (y, block.x)
+                text.append_text(marked(look, line, here, block.width))
+        return text
+
+
+def lay_out(facts: Facts, look: Look, width: int, height: int, step: int) -> Sheet:
+    """The first screen at this size. Where it is too long for one, the findings come before the
+    tables, and nothing is left blank."""
+    whole = _sheet(facts, look, width, step, roomy=True)
+    return whole if len(whole.rows) <= height else _sheet(facts, look, width, step, roomy=False)
+
+
+def _sheet(facts: Facts, look: Look, width: int, step: int, *, roomy: bool) -> Sheet:
+    sheet = Sheet(width)
+    gap = [plain()] if roomy else []
+    sheet.add("verdict", [*_verdict_lines(facts, look, width), *gap])
+    sheet.add("phases", [*_phase_lines(facts, look, width), *gap])
+    chart = [*_step_lines(facts, look, width, step, 2 if roomy else 1), *gap]
+    found = [*_finding_lines(facts, look, width), *gap]
+    if not roomy:
+        sheet.add("findings", found)
+    sheet.add("steps", chart)
+    _add_tables(sheet, facts, look, width)
+    sheet.add("where", gap)
+    if roomy:
+        sheet.add("findings", found)
+    sheet.add("checks", _check_lines(facts, look, width))
+    return sheet
+
+
+def _add_tables(sheet: Sheet, facts: Facts, look: Look, width: int) -> None:
+    right = [*_floor_lines(facts, look, width // 2), *_module_lines(facts, look, width // 2)]
+    if width < WIDE or not right:
+        sheet.add("where", _where_lines(facts, look, width))
+        sheet.add("modules", right)
+        return
+    middle = width // 2
+    sheet.beside(
+        Block("where", _where_lines(facts, look, middle - 2), 0, middle - 2),
+        Block("modules", right, middle, width - middle),
+    )
+
+
+def _verdict_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    return [Line(line.text) for line in wrapped(look.name(facts.verdict), width - 1, 1, style=BOLD)]
+
+
+def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    analysis = facts.analysis
+    if not analysis.accounted:
+        return wrapped(f"PHASES  -  not known: {analysis.breakdown_reason}", width - 1, 1)
+    if not facts.levels:
+        return _window_lines(facts, look, width)
+    phases = {phase.name: phase for phase in analysis.phases}
+    rows = [(level, phases.get(level.phase or "step")) for level in facts.levels]
+    numbers = _columns([("median", "p95", "steps", "tok/s"), *(_phase_numbers(p) for _, p in rows)])
+    room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
+    title = heading("PHASES", "one bar = the time of its steps")
+    title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
+    title.text.append(numbers[0], DIM)
+    lines = [title]
+    for (level, _), times in zip(rows, numbers[1:], strict=True):
+        name = look.name(level.phase or "step")
+        text = Text(" " * GUTTER + pad(cut(name, _LABEL - 1), _LABEL))
+        text.append_text(bar(page_of(look, width), segments(level), room))
+        text.append(f"  {times}")
+        lines.append(Line(text, Target("steps", Filter(_phase_query(level))), name))
+    return [*lines, *legend_lines(look, facts.levels, width)]
+
+
+def _phase_query(level: Level) -> str:
+    return f"phase:{level.phase}" if level.phase else ""
+
+
+def _window_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    level = window_level(facts.analysis)
+    if not level.total_ns:
+        return [plain(" TIME  none: nothing in this recording took any")]
+    text = Text(" " * GUTTER)
+    text.append_text(bar(page_of(look, width), segments(level), width - GUTTER - 3))
+    note = f"one bar = the whole recording, {duration_text(level.wall_ns)}"
+    return [
+        heading("TIME", note),
+        Line(text, Target("timeline", Moment(step=0))),
+        *legend_lines(look, [level], width),
+    ]
+
+
+def _phase_numbers(phase: Phase | None) -> tuple[str, str, str, str]:
+    if phase is None:
+        return UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
+    tokens = phase.tokens_per_second
+    speed = UNKNOWN if tokens is None else f"{tokens:,.1f}" if tokens < 100 else f"{tokens:,.0f}"
+    p95 = duration_text(phase.p95_ns) if phase.steps > 1 else UNKNOWN
+    return duration_text(phase.median_ns), p95, f"{phase.steps:,}", speed
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def legend_lines(look: Look, levels: Sequence[Level], width: int) -> list[Line]:
+    """What the signs of a bar stand for: those that occur."""
+    page = page_of(look, width)
+    text = Text(" " * GUTTER)
+    for group in ("attention", "ffn", "communication", "other"):
+        if any(level.group_ns(group) for level in levels):
+            text.append(page.block(group), page.style(group)).append(f" {group}  ")
+    causes = [p for p in PARTS["overhead"] if any(v.part_ns("overhead", p) for v in levels)]
+    if causes:
+        text.append("idle: ")
+    for cause in causes:
+        entry = f"{CAUSE_LETTERS[cause]} {cause}  "
+        if text.cell_len + len(entry) - 2 <= width:
+            text.append(entry, page.style("overhead"))
+    return [Line(text)]
+
+
+def _step_lines(facts: Facts, look: Look, width: int, step: int, rows: int) -> list[Line]:
+    if not has_steps(facts.analysis):
+        said = "none recognised, so the recording is one; t.step() announces them"
+        return [heading("STEPS", said)]
+    marks = facts.marks
+    title = heading("STEPS", f"{len(marks.walls_ns):,}: {marks.counts}")
+    chart = step_chart(marks, look, width, step, rows)
+    target = Target("timeline", Moment(step=step))
+    first = Line(chart[0].text, target, f"step {step}")
+    return [title, first, *chart[1:]]
+
+
+def step_chart(marks: StepMarks, look: Look, width: int, step: int, rows: int) -> list[Line]:
+    """The wall time of each step as a column, the chosen one marked below; what stands out is
+    said beside."""
+    page = page_of(look, width)
+    top = duration_text(float(marks.walls_ns.max(initial=0)))
+    left = " " * GUTTER + f"{top:>{_CHART_LABEL - GUTTER - 1}} "
+    room = max(width - len(left) - 2, 8)
+    bins = bins_of(len(marks.walls_ns), room)
+    heights = np.maximum.reduceat(marks.walls_ns, bins)
+    body = _bars(look, heights, rows)
+    lines = [Line(Text(left + look.sign("│", "|") + body[0]))]
+    for line in body[1:]:
+        label = "0".rjust(_CHART_LABEL - 1) + " "
+        lines.append(Line(Text(label + look.sign("│", "|") + line)))
+    lines.append(_mark_line(marks, bins, step, len(left) + 1))
+    note = marks.note(step)
+    if len(bins) < len(marks.walls_ns):
+        note += f"; one column = the slowest of {len(marks.walls_ns) / len(bins):.1f} steps"
+    lines += wrapped(look.name(note), page.width, style=DIM)
+    return lines
+
+
+def bins_of(steps: int, room: int) -> NDArray[np.int64]:
+    """The first step of each column of a chart."""
+    columns = max(min(steps, room), 1)
+    return np.arange(columns, dtype=np.int64) * steps // columns
+
+
+def _bars(look: Look, heights: NDArray[np.int64], rows: int) -> list[str]:
+    signs = " .-=#" if look.ascii else " ▁▂▃▄▅▆▇█"
+    grain = len(signs) - 1
+    top = max(int(heights.max(initial=0)), 1)
+    levels = np.maximum(np.rint(heights / top * grain * rows).astype(np.int64), 1)
+    return [
+        "".join(signs[n] for n in np.clip(levels - grain * below, 0, grain).tolist())
+        for below in range(rows - 1, -1, -1)
+    ]
+
+
+def _mark_line(marks: StepMarks, bins: NDArray[np.int64], step: int, indent: int) -> Line:
+    chosen = int(np.searchsorted(bins, step, side="right")) - 1
+    letters = "".join(marks.letters[int(first)] for first in bins)
+    text = Text(" " * indent + letters)
+    at = indent + chosen
+    return Line(Text.assemble(text[:at], ("^", BOLD), text[at + 1 :]))
+
+
+def _where_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    if not facts.analysis.accounted or not facts.main.total_ns:
+        return []
+    level = facts.main
+    column = rounded(level)
+    words = level_words(level)
+    whole = duration_text(level.per_step(level.total_ns))
+    head = heading(f"WHERE {whole} OF {words.subject.upper()} GO")
+    room = max(width - GUTTER - 20, 12)
+    head.text.append(f"{column.scale.unit:>{max(width - 10 - head.text.cell_len, 4)}}", DIM)
+    head.text.append(f"{'share':>10}", DIM)
+    lines = [head]
+    for label, group, part in where_rows(level):
+        time, share = column.cells(group, part)
+        text = f"{' ' * GUTTER}{pad(cut(label, room), room)}{time:>10}{share:>10}"
+        lines.append(Line(Text(text), _part_target(level, group, part), label.strip()))
+    return lines
+
+
+def where_rows(level: Level) -> Iterator[tuple[str, str, str]]:
+    """Groups by size, each with its parts by size: label, group, part ("" for the group)."""
+    for group in sorted(GROUPS, key=lambda group: -level.group_ns(group)):
+        yield group, group, ""
+        for part, _ in level.largest_parts(group):
+            yield f"  {part}", group, part
+
+
+def _part_target(level: Level, group: str, part: str) -> Target:
+    largest = level.largest_parts(group)
+    if not part and group == "overhead" and largest:
+        part = largest[0][0]
+    if group == "overhead" and part != "transfer":
+        return Target("timeline", Moment(cause=part))
+    return Target("kernels", Filter(f"role:{group}.{part}"))
+
+
+def _floor_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    rows = [row for row in facts.analysis.roofline if row.get("measured_ns")]
+    if not rows:
+        return []
+    lines = [heading("FLOOR", f"{'floor':>9}{'now':>10}{'reached':>9}", width)]
+    for row in rows[:6]:
+        name = look.name(f"{row.get('phase') or ''} {row.get('part') or 'whole step'}".strip())
+        numbers = f"{duration_text(row.get('floor_ns')):>10}{duration_text(row['measured_ns']):>10}"
+        numbers += f"{percent_text(row.get('reached_ratio')):>8}"
+        label = max(width - GUTTER - len(numbers) - 1, 8)
+        text = " " * GUTTER + pad(cut(name, label), label) + numbers
+        lines.append(Line(Text(text), Target("kernels", Filter(str(row.get("part") or ""))), name))
+    return [*lines, plain()]
+
+
+def _module_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    rows = facts.modules
+    if not facts.analysis.accounted or not rows:
+        return []
+    scale = table_scale(max(row.node.device_ns for row in rows))
+    note = f"own device time, whole recording  {scale.unit:>4}   calls"
+    lines = [heading("MODULES", note, width)]
+    for row in rows:
+        numbers = f"{scale.text(row.node.self_ns):>9}{row.node.calls:>8,}"
+        label = max(width - GUTTER - len(numbers) - 1, 8)
+        name = look.name(row.node.path or row.node.type)
+        text = " " * GUTTER + pad(cut(name, label), label) + numbers
+        lines.append(Line(Text(text), Target("modules", ModulePath(row.node.path)), row.node.path))
+    return lines
+
+
+def _finding_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    if not facts.ranked:
+        return wrapped(f"FINDINGS  {no_findings(facts.analysis)}", width - 1, 1)
+    table = findings_table(look, facts.ranked, facts.analysis)
+    fitted = fit(table, width)
+    titles = title_line(look, table, fitted, Arrangement())
+    titles = Text.assemble((" FINDINGS", BOLD), titles[9:])
+    lines = [Line(titles)]
+    for row in range(len(table)):
+        text = row_line(fitted, row, False, width)
+        lines.append(Line(text, table.target(row), table.names[row]))
+    said = "Cost: mean of its steps. Gains do not add up: each is computed alone."
+    return [*lines, *wrapped(said, width, style=DIM)]
+
+
+def _check_lines(facts: Facts, look: Look, width: int) -> list[Line]:
+    lines = wrapped(look.name(f"CHECKS  {facts.checks}"), width - 1, 1)
+    return [Line(lines[0].text, Target("findings", Filter("checks")), "checks"), *lines[1:]]
