@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tracer.analyzers.attribution import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Work, range_operation
 from tracer.analyzers.graphs import map_replays
 from tracer.analyzers.host import Host, Launches
+from tracer.analyzers.host_collectives import host_work
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.analyzers.kernel_table import describe
 from tracer.analyzers.modules import ModuleTree
@@ -20,10 +21,10 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     """The work of a trace with its launches and classes."""
     rows = trace.device_rows
     cpu_only = not rows.size and not launches.launching.any()
-    event = host.leaf_operators if cpu_only else rows
+    event, asked = host_work(host) if cpu_only else (rows, rows)
     launch = launches.launch[event]
     replays = map_replays(host, launches, event, launch)
-    site = event if cpu_only else np.where(replays.site == NONE, launch, replays.site)
+    site = asked if cpu_only else np.where(replays.site == NONE, launch, replays.site)
     return Work(
         trace,
         host,

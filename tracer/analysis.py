@@ -175,6 +175,10 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "wire_ns": "int64",
             "step": "int64",
             "module": "int64",
+            "ranks": "text",  # JSON list of the group's members; "" not recorded
+            "peer": "int64",  # the other rank of a send or receive
+            "in_elements": "int64",
+            "out_elements": "int64",
         },
     }
 )
