@@ -19,7 +19,6 @@ from tracer.findings import Check, Finding
 from tracer.version import VERSION
 
 SCHEMA = "tracer.report/1"
-_MOST_DEVICES = 1 << 16
 _WORST = ("complete", "partial", "unusable")
 # Share of the data that crosses the wire, as a factor on size over time; n is the group's size.
 _BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
@@ -213,14 +212,16 @@ def _idle(analysis: Analysis, level: Level) -> list[dict[str, Any]]:
 
 
 def _gap_counts(gaps: pd.DataFrame) -> dict[str, int]:
-    """In how many gaps each cause has a part."""
+    """In how many gaps each cause has a part. Gaps are numbered from 0, so no sort is needed."""
+    if not len(gaps):
+        return {}
     causes = gaps["cause"].cat
-    codes = causes.codes.to_numpy().astype(np.int64)
-    whole = pd.factorize(gaps["gap"].to_numpy() * _MOST_DEVICES + gaps["device"].to_numpy())[0]
-    kinds = max(len(causes.categories), 1)
-    counts = np.bincount(np.unique(whole * kinds + codes) % kinds, minlength=kinds)
-    named = zip(causes.categories, counts.tolist(), strict=False)
-    return {str(cause): count for cause, count in named if count}
+    numbers, devices = gaps["gap"].to_numpy(), gaps["device"].to_numpy()
+    whole = devices.astype(np.int64) * (int(numbers.max()) + 1) + numbers
+    seen = np.zeros((len(causes.categories), int(whole.max()) + 1), dtype=bool)
+    seen[causes.codes.to_numpy(), whole] = True
+    counts = zip(causes.categories, seen.sum(axis=1).tolist(), strict=True)
+    return {str(cause): count for cause, count in counts if count}
 
 
 def _phase(phase: Phase, devices: int) -> dict[str, Any]:
