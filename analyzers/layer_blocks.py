@@ -29,7 +29,7 @@ _UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.
 _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q(?:DQ)+|.", re.S)
 # Norms with nothing heavy between them, and the residual sums that touch them; what leaves a
 # projection can be scaled before it is added.
-_CLUSTER = re.compile(rb"(?:(?<=[Gg])mD+|(?<!m)Dc(?=[NU])|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
+_CLUSTER = re.compile(rb"(?:(?<=[Gg])mm?D+|(?<!m)Dc(?=[NU])|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
 _ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
 
 
@@ -88,61 +88,139 @@ def find_clusters(units: Units, *, open_end: bool = False) -> list[Cluster]:
     return [c for c in found if first < c.first and (open_end or c.last < last)]
 
 
+Span = tuple[int, int]  # first and last unit
+
+
 @dataclass(frozen=True)
 class Blocks:
-    """How the units of an interval divide. ffn: units first to last, -1 for none; bounds: the
-    clusters that part blocks, of which the last one begins the next layer's attention."""
+    """How units divide. bounds: the clusters that part blocks, of which the last one opens the next
+    layer's attention; mixers: blocks that mix tokens without a core of their own."""
 
-    ffn: tuple[int, int]
+    ffns: tuple[Span, ...]
     bounds: tuple[Cluster, ...]
     confidence: float
-
-    @property
-    def has_ffn(self) -> bool:
-        return self.ffn[0] >= 0
+    mixers: tuple[Span, ...] = ()
 
 
-_NO_FFN = (-1, -1)
+def layers_end(blocks: Blocks) -> int:
+    """The unit after the last bound and FFN."""
+    ends = [cluster.last for cluster in blocks.bounds] + [last for _, last in blocks.ffns]
+    return max(ends, default=-1) + 1
 
 
 def divide(units: Units, *, mixes_before: bool = False, mixes_after: bool = False) -> Blocks:
     """Find the FFN between two cores. `mixes_*`: the one before or after is a scan, whose block has
     activations of its own."""
     clusters = find_clusters(units)
-    bounds = [c for c in clusters if c.added] or clusters
+    bounds = _choose(clusters)
     if not bounds:
         return _undivided(units)
     sure = 0.95 if bounds[0].added else 0.85
     middle = _gaps(bounds)
-    anchored = [i for i, (a, b) in enumerate(middle) if _has(units, a, b, _ANCHORS)]
+    anchored = [i for i, span in enumerate(middle) if _has(units, span, _ANCHORS)]
     if anchored:
-        last = anchored[-1]
-        return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), sure)
+        fed = middle[: anchored[-1] + 1]
+        blocks = _alternate(units, fed) or Blocks((_joined(fed),), (), 0.0)
+        return replace(blocks, bounds=bounds[: len(fed) + 1], confidence=sure)
     beside = None if mixes_before else _parallel(units, bounds[0], clusters)
     if beside:
         return replace(beside, confidence=sure - 0.1)
     if middle:
         return _unanchored(units, bounds, middle)
-    if not mixes_after:
-        early = _before_attention(units, bounds[-1])
-        if early:
-            return Blocks(early, tuple(bounds), 0.65)
-    return Blocks(_NO_FFN, tuple(bounds), sure - 0.05)
+    early = None if mixes_after else _before_attention(units, bounds[-1])
+    if early:
+        return Blocks((early,), bounds, 0.65)
+    return Blocks((), bounds, sure - 0.05)
 
 
-def _gaps(bounds: Sequence[Cluster]) -> list[tuple[int, int]]:
+def divide_end(units: Units, *, mixes_before: bool = False) -> Blocks:
+    """The same after the last core of a pass: what makes the logits follows the last bound."""
+    clusters = find_clusters(units, open_end=True)
+    bounds = _choose(clusters)
+    if not bounds:
+        return _undivided(units)
+    middle = _gaps(bounds)
+    anchored = [i for i, span in enumerate(middle) if _has(units, span, _ANCHORS)]
+    if anchored:
+        return _last_layers(units, bounds, middle, anchored)
+    beside = None if mixes_before else _parallel(units, bounds[0], clusters)
+    if beside:
+        return replace(beside, confidence=0.75)
+    open_end = (bounds[-1].last + 1, len(units.letters) - 1)
+    if _has(units, open_end, _ANCHORS):
+        return Blocks((open_end,), bounds, 0.6)  # the recording ends inside
+    if middle:
+        return _unanchored(units, bounds[:2], middle[:1])
+    return Blocks((), bounds[:1], 0.65)
+
+
+def _choose(clusters: Sequence[Cluster]) -> tuple[Cluster, ...]:
+    """Where residual sums are seen at all, a cluster without one parts nothing."""
+    return tuple(c for c in clusters if c.added) or tuple(clusters)
+
+
+def _gaps(bounds: Sequence[Cluster]) -> list[Span]:
     """Units between consecutive bounds."""
     return [(a.last + 1, b.first - 1) for a, b in pairwise(bounds)]
 
 
-def _has(units: Units, first: int, last: int, letters: bytes) -> bool:
-    return any(letter in letters for letter in units.letters[first : last + 1])
+def _joined(spans: Sequence[Span]) -> Span:
+    return spans[0][0], spans[-1][1]
+
+
+def _has(units: Units, span: Span, letters: bytes) -> bool:
+    return any(letter in letters for letter in units.letters[span[0] : span[1] + 1])
 
 
 def _undivided(units: Units) -> Blocks:
     """No norm parts anything: projections between two cores of one layer, or nothing known."""
-    unsure = _has(units, 0, len(units.letters), _ANCHORS)
-    return Blocks(_NO_FFN, (), 0.4 if unsure else 0.75)
+    unsure = _has(units, (0, len(units.letters)), _ANCHORS)
+    return Blocks((), (), 0.4 if unsure else 0.75)
+
+
+def _last_layers(
+    units: Units, bounds: tuple[Cluster, ...], middle: Sequence[Span], anchored: Sequence[int]
+) -> Blocks:
+    """What makes the logits can have an activation too, so only the first block is sure to be the
+    layer's, unless those after it show more layers."""
+    for last in range(len(middle) - 1, 1, -1):
+        blocks = _alternate(units, middle[: last + 1])
+        if blocks:
+            return replace(blocks, bounds=bounds[: last + 2], confidence=0.7)
+    last = anchored[0]
+    return Blocks((_joined(middle[: last + 1]),), bounds[: last + 2], 0.8)
+
+
+def shape_of(units: Units, span: Span) -> bytes:
+    """What makes one FFN like another: experts, or the order of its products and activations."""
+    letters = units.letters[span[0] : span[1] + 1]
+    if any(letter in b"MRTx" for letter in letters):
+        return b"experts"
+    return bytes(letter for letter in letters if letter in b"GAm")
+
+
+def _alternate(units: Units, spans: Sequence[Span]) -> Blocks | None:
+    """FFN, mixer, FFN and so on: whole layers between two cores, whose mixers have no kernel that
+    is known as a core. Only when all FFNs are alike, and no mixer is like them."""
+    shapes = [shape_of(units, span) for span in spans]
+    if len(spans) < 3 or len(spans) % 2 == 0:
+        return None
+    if len(set(shapes[::2])) > 1 or shapes[0] in shapes[1::2]:
+        return None
+    return Blocks(tuple(spans[::2]), (), 0.0, tuple(spans[1::2]))
+
+
+def early_layers(units: Units, last: int, ffn_shape: bytes) -> Blocks | None:
+    """Layers before the first core, up to unit `last`: mixer and FFN in turn, the FFNs of a known
+    shape."""
+    clusters = [c for c in find_clusters(units, open_end=True) if c.added and c.first <= last]
+    norm = next((i for i, letter in enumerate(units.letters) if letter in NORMS), None)
+    if not clusters or norm is None:
+        return None
+    spans = [(norm + 1, clusters[0].first - 1), *_gaps(clusters)]
+    if len(spans) % 2 or any(shape_of(units, span) != ffn_shape for span in spans[1::2]):
+        return None
+    return Blocks(tuple(spans[1::2]), tuple(clusters), 0.7, tuple(spans[::2]))
 
 
 def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Blocks | None:
@@ -152,18 +230,15 @@ def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Bloc
     anchors = [i for i in range(heavy[0] + 1, bound.first) if units.letters[i] in _ANCHORS]
     if not anchors:
         return None
-    if not _is_expert(units, anchors) and (len(heavy) < 3 or anchors[0] < heavy[1]):
+    expert = any(units.letters[i] in b"MR" for i in anchors)
+    if not expert and (len(heavy) < 3 or anchors[0] < heavy[1]):
         return None
     own = [c for c in clusters if c.last < anchors[0]]
     if own:
-        return Blocks((own[0].last + 1, bound.first - 1), (own[0], bound), 0.0)
+        return Blocks(((own[0].last + 1, bound.first - 1),), (own[0], bound), 0.0)
     before = [i for i in heavy if i < anchors[0]]
-    start = before[-1] if _is_expert(units, anchors) and len(before) > 1 else before[0] + 1
-    return Blocks((_past_epilogue(units, start), bound.first - 1), (bound,), 0.0)
-
-
-def _is_expert(units: Units, anchors: Sequence[int]) -> bool:
-    return any(units.letters[i] in b"MR" for i in anchors)
+    start = before[-1] if expert and len(before) > 1 else before[0] + 1
+    return Blocks(((_past_epilogue(units, start), bound.first - 1),), (bound,), 0.0)
 
 
 def _past_epilogue(units: Units, start: int) -> int:
@@ -172,19 +247,16 @@ def _past_epilogue(units: Units, start: int) -> int:
     return start
 
 
-def _unanchored(
-    units: Units, bounds: Sequence[Cluster], middle: Sequence[tuple[int, int]]
-) -> Blocks:
+def _unanchored(units: Units, bounds: tuple[Cluster, ...], middle: Sequence[Span]) -> Blocks:
     """No activation is seen: it is fused into a GEMM. One GEMM alone is a mixer's projection."""
     last = len(middle) - 1 if bounds[0].added else 0
-    first_unit, last_unit = middle[0][0], middle[last][1]
-    gemms = sum(first_unit <= i <= last_unit for i in units.heavy)
-    if gemms < 2:
-        return Blocks(_NO_FFN, tuple(bounds), 0.6)
-    return Blocks((first_unit, last_unit), tuple(bounds[: last + 2]), 0.75)
+    span = _joined(middle[: last + 1])
+    if sum(span[0] <= i <= span[1] for i in units.heavy) < 2:
+        return Blocks((), bounds, 0.6)
+    return Blocks((span,), bounds[: last + 2], 0.75)
 
 
-def _before_attention(units: Units, bound: Cluster) -> tuple[int, int] | None:
+def _before_attention(units: Units, bound: Cluster) -> Span | None:
     """An FFN that runs before the attention it stands beside: to the GEMM after its activation."""
     after = [i for i in units.heavy if i > bound.last]
     anchors = [i for i in range(bound.last, len(units.letters)) if units.letters[i] in _ANCHORS]
@@ -194,24 +266,3 @@ def _before_attention(units: Units, bound: Cluster) -> tuple[int, int] | None:
     if not closing:
         return bound.last + 1, len(units.letters) - 1
     return (bound.last + 1, _past_epilogue(units, closing[0] + 1) - 1) if closing[1:] else None
-
-
-def divide_end(units: Units, *, mixes_before: bool = False) -> Blocks:
-    """The same after the last core of a pass: what makes the logits follows the last bound."""
-    clusters = find_clusters(units, open_end=True)
-    bounds = [c for c in clusters if c.added] or clusters
-    if not bounds:
-        return _undivided(units)
-    middle = _gaps(bounds)
-    anchored = [i for i, (a, b) in enumerate(middle) if _has(units, a, b, _ANCHORS)]
-    if anchored:
-        last = anchored[0]
-        return Blocks((middle[0][0], middle[last][1]), tuple(bounds[: last + 2]), 0.8)
-    beside = None if mixes_before else _parallel(units, bounds[0], clusters)
-    if beside:
-        return replace(beside, confidence=0.75)
-    if _has(units, bounds[-1].last, len(units.letters), _ANCHORS):
-        return Blocks((bounds[-1].last + 1, len(units.letters) - 1), tuple(bounds), 0.6)
-    if middle:
-        return _unanchored(units, bounds[:2], middle[:1])
-    return Blocks(_NO_FFN, tuple(bounds[:1]), 0.65)

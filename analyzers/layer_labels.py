@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from tracer.analyzers.layer_blocks import LEFT, NORMS, Blocks, Cluster, Units, label
+from tracer.analyzers.layer_blocks import LEFT, NORMS, Blocks, Cluster, Units, label, layers_end
 
 _NORM = label("other", "norm")
 _RESIDUAL = label("other", "residual")
@@ -122,30 +123,34 @@ def paint_interval(units: Units, blocks: Blocks, *, mixer_before: bool, mixer_af
     """Labels of the kernels between two cores of one pass through the model."""
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=mixer_before)
-    start = blocks.bounds[-1].last + 1 if blocks.bounds else 0
-    start = max(start, blocks.ffn[1] + 1)
-    painter.before_core(start, len(units.letters) - 1, mixer=mixer_after)
+    painter.before_core(layers_end(blocks), len(units.letters) - 1, mixer=mixer_after)
     return painter.kernels()
 
 
 def paint_layer_end(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
-    """From a core to the last bound: output projection, bounds, FFN."""
+    """From a core to the last bound: output projection, bounds, FFN, and whole layers after it."""
     stop = blocks.bounds[0].first if blocks.bounds else len(painter.labels)
     painter.after_core(0, stop - 1, mixer=mixer)
-    for before, after in zip(blocks.bounds, blocks.bounds[1:], strict=False):
+    paint_blocks(painter, blocks, mixer=mixer)
+
+
+def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
+    """The blocks themselves; what lies between bounds and is neither FFN nor mixer is attention."""
+    for before, after in pairwise(blocks.bounds):
         painter.before_core(before.last + 1, after.first - 1, mixer=mixer)
-    if blocks.has_ffn:
-        painter.ffn(*blocks.ffn)
+    for span in blocks.mixers:
+        painter.before_core(*span, mixer=True)
+    for span in blocks.ffns:
+        painter.ffn(*span)
     for cluster in blocks.bounds:
         painter.bound(cluster)
-    if blocks.has_ffn:
-        _shared_experts(painter, blocks)
+    for span in blocks.ffns:
+        _shared_experts(painter, *span)
 
 
-def _shared_experts(painter: Painter, blocks: Blocks) -> None:
+def _shared_experts(painter: Painter, first: int, last: int) -> None:
     """Of the sums after experts only the last is the residual; one before adds shared experts."""
     letters = painter.units.letters
-    first, last = blocks.ffn
     if not any(letter in b"MRTx" for letter in letters[first : last + 1]):
         return
     for place in range(last + 1, len(letters) - 1):

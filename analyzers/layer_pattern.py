@@ -260,10 +260,9 @@ def _pattern(pieces: Sequence[Painted]) -> LayerPattern:
     for piece in pieces:
         if piece.opens and passes[-1]:
             passes.append(Counter())
-        if piece.kind:
-            passes[-1][piece.kind] += 1
-            blocks += 1
-            repeated += piece.repeats
+        passes[-1].update(piece.kinds)
+        blocks += bool(piece.kinds)
+        repeated += bool(piece.kinds) and piece.repeats
     common = Counter(tuple(sorted(found.items())) for found in passes if found)
     kinds = max(common, key=lambda k: (common[k] * sum(n for _, n in k), k))
     calls = sum(n for _, n in kinds)

@@ -11,14 +11,19 @@ from tracer.analyzers.layer_blocks import (
     NORMS,
     Blocks,
     Cluster,
+    Span,
     Units,
     cut_units,
     divide,
     divide_end,
+    early_layers,
     label,
+    layers_end,
+    shape_of,
 )
 from tracer.analyzers.layer_labels import (
     Painter,
+    paint_blocks,
     paint_interval,
     paint_layer_end,
     paint_model_begin,
@@ -37,12 +42,12 @@ _AROUND_CORE = {
 
 @dataclass(frozen=True)
 class Painted:
-    """An understood piece. kind: what the layer that ends in it is, "" where none does; opens: a
-    pass through the model begins in it; repeats: it is one of several alike."""
+    """An understood piece. kinds: the layers that end in it; opens: a pass through the model begins
+    in it; repeats: it is one of several alike."""
 
     labels: bytes
     confidence: float
-    kind: str = ""
+    kinds: tuple[str, ...] = ()
     opens: bool = False
     repeats: bool = False
 
@@ -59,6 +64,7 @@ class Template:
     end: int
     begin: int
     projections: int  # GEMMs from there to the next core
+    ffn_shape: bytes  # of its first FFN
 
 
 def make_template(text: bytes, before: str, after: str, count: int) -> Template | None:
@@ -78,6 +84,7 @@ def make_template(text: bytes, before: str, after: str, count: int) -> Template 
         units.start[bound.last + 1],
         units.start[norm],
         sum(place > bound.last for place in units.heavy),
+        shape_of(units, blocks.ffns[0]) if blocks.ffns else b"",
     )
 
 
@@ -91,14 +98,17 @@ def _paint_whole(units: Units, blocks: Blocks, before: str, after: str) -> Paint
     labels = paint_interval(
         units, blocks, mixer_before=before == "mixer", mixer_after=after == "mixer"
     )
-    return Painted(labels, blocks.confidence, _kind(before, units, blocks))
+    return Painted(labels, blocks.confidence, _kinds(before, units, blocks))
 
 
-def _kind(core: str, units: Units, blocks: Blocks) -> str:
-    if not blocks.has_ffn:
-        return core
-    inside = units.letters[blocks.ffn[0] : blocks.ffn[1] + 1]
-    return f"{core}+moe" if any(letter in b"MRT" for letter in inside) else f"{core}+ffn"
+def _kinds(core: str, units: Units, blocks: Blocks) -> tuple[str, ...]:
+    """The layer whose core came before, and those without a core of their own."""
+    feeds = [_feed(units, span) for span in blocks.ffns] or [""]
+    return (core + feeds[0], *("mixer" + feed for feed in feeds[1:]))
+
+
+def _feed(units: Units, span: Span) -> str:
+    return "+moe" if shape_of(units, span) == b"experts" else "+ffn"
 
 
 def paint_core(text: bytes) -> Painted:
@@ -134,7 +144,7 @@ def _by_shared_ends(
     head = min(head, len(text) - tail)
     marks = best.painted.labels
     middle = bytes([LEFT]) * (len(text) - head - tail)
-    return Painted(marks[:head] + middle + marks[len(marks) - tail :], 0.7, best.painted.kind)
+    return Painted(marks[:head] + middle + marks[len(marks) - tail :], 0.7, best.painted.kinds)
 
 
 def _common_prefix(a: bytes, b: bytes) -> int:
@@ -155,21 +165,21 @@ def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painte
     units = cut_units(text)
     if whole:
         best = max(whole, key=lambda t: t.end)
-        if "+" in best.painted.kind or not _fed_otherwise(fitting, text[best.end :]):
+        if best.ffn_shape or not _fed_otherwise(fitting, text[best.end :]):
             return _end_like(units, best)
     if cut:
-        return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kind)
+        return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kinds)
     blocks = divide_end(units, mixes_before=before == "mixer")
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=before == "mixer")
     if blocks.bounds:
-        paint_model_end(painter, max(blocks.bounds[-1].last, blocks.ffn[1]) + 1)
-    return Painted(painter.kernels(), blocks.confidence, _kind(before, units, blocks))
+        paint_model_end(painter, layers_end(blocks))
+    return Painted(painter.kernels(), blocks.confidence, _kinds(before, units, blocks))
 
 
 def _fed_otherwise(fitting: Sequence[Template], rest: bytes) -> bool:
     """An FFN may follow: others after such a core have one, and activations come."""
-    return any("+" in t.painted.kind for t in fitting) and any(letter in b"AMR" for letter in rest)
+    return any(t.ffn_shape for t in fitting) and any(letter in b"AMR" for letter in rest)
 
 
 def _end_like(units: Units, template: Template) -> Painted:
@@ -177,45 +187,61 @@ def _end_like(units: Units, template: Template) -> Painted:
     first = next((i for i, s in enumerate(units.start) if s >= template.end), len(units.letters))
     paint_model_end(painter, first)
     labels = template.painted.labels[: template.end] + painter.kernels()[template.end :]
-    return Painted(labels, 0.92, template.painted.kind, repeats=True)
+    return Painted(labels, 0.92, template.painted.kinds, repeats=True)
 
 
 def paint_begin(text: bytes, after: str, templates: Sequence[Template]) -> Painted:
     """Before the first core of a pass: embedding, rotary table, the first layer's projections."""
     fitting = [t for t in templates if t.after == after]
     like = [t for t in fitting if text.endswith(t.text[t.begin :])]
-    if like:
-        best = max(like, key=lambda t: len(t.text) - t.begin)
-        return _begin_like(text, best)
-    cut = [t for t in fitting if t.text.endswith(text)]
-    if cut:
-        marks = cut[0].painted.labels
-        return Painted(marks[len(marks) - len(text) :], 0.85, opens=True)
-    return _begin_alone(text, after, fitting)
-
-
-def _begin_like(text: bytes, template: Template) -> Painted:
-    own = template.painted.labels[template.begin :]
-    early = text[: len(text) - len(own)]
-    whole = _common_suffix(text, template.text)
-    if whole > len(own) and b"E" not in early:
-        # The recording begins inside a layer.
-        marks = template.painted.labels[len(template.text) - whole :]
-        return Painted(bytes([LEFT]) * (len(text) - whole) + marks, 0.85, opens=True)
-    painter = Painter(cut_units(early))
-    paint_model_begin(painter, len(painter.labels) - 1)
-    return Painted(painter.kernels() + own, 0.92, opens=True)
-
-
-def _begin_alone(text: bytes, after: str, fitting: Sequence[Template]) -> Painted:
-    """The norm before as many GEMMs as other layers have there begins the attention."""
+    best = max(like, key=lambda t: len(t.text) - t.begin, default=None)
+    inside = best or next((t for t in fitting if t.text.endswith(text)), None)
+    if inside:
+        shared = _common_suffix(text, inside.text)
+        own = min(len(inside.text) - inside.begin, len(text))
+        if (shared > own or shared == len(text)) and b"E" not in text[: len(text) - own]:
+            return _begin_inside(text, inside, shared)
     units = cut_units(text)
+    if best:
+        opening = len(text) - (len(best.text) - best.begin)
+        start = next(i for i, place in enumerate(units.start) if place >= opening)
+        return _begin_at(units, start, after, best, 0.92)
+    return _begin_alone(units, after, fitting)
+
+
+def _begin_inside(text: bytes, template: Template, shared: int) -> Painted:
+    """The recording begins inside a layer like the template's."""
+    marks = template.painted.labels[len(template.text) - shared :]
+    return Painted(bytes([LEFT]) * (len(text) - shared) + marks, 0.85, opens=True)
+
+
+def _begin_at(
+    units: Units, start: int, after: str, template: Template | None, confidence: float
+) -> Painted:
+    """The norm at unit `start` opens the attention of the first core."""
+    painter = Painter(units)
+    layers = early_layers(units, start, template.ffn_shape) if template else None
+    kinds: tuple[str, ...] = ()
+    if layers:
+        paint_blocks(painter, layers, mixer=True)
+        kinds = tuple("mixer" + _feed(units, span) for span in layers.ffns)
+        confidence = min(confidence, layers.confidence)
+        paint_model_begin(painter, layers.mixers[0][0] - 1)
+    else:
+        paint_model_begin(painter, start)
+    opened = start if units.letters[start] in NORMS else start - 1
+    painter.before_core(opened + 1, len(units.letters) - 1, mixer=after == "mixer")
+    return Painted(painter.kernels(), confidence, kinds, opens=True)
+
+
+def _begin_alone(units: Units, after: str, fitting: Sequence[Template]) -> Painted:
+    """The norm before as many GEMMs as other layers have there begins the attention."""
     usual = fitting[0].projections if fitting else len(units.heavy)
     first = units.heavy[-usual] if 0 < usual <= len(units.heavy) else 0
     norms = [i for i, letter in enumerate(units.letters) if letter in NORMS]
     before = [i for i in norms if i < first] or norms[:1]
-    start = before[-1] if before else max(units.letters.rfind(b"E"), -1)
-    painter = Painter(units)
-    painter.before_core(start + 1, len(units.letters) - 1, mixer=after == "mixer")
-    paint_model_begin(painter, start)
-    return Painted(painter.kernels(), 0.7 if before else 0.6, opens=True)
+    template = fitting[0] if fitting else None
+    if before:
+        return _begin_at(units, before[-1], after, template, 0.7)
+    gather = units.letters.rfind(b"E")
+    return _begin_at(units, gather + 1, after, template, 0.6)
