@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 _channel: list[int] = []
+_context: dict[str, Any] = {}
 
 
 def open_channel() -> Any:
@@ -17,6 +18,11 @@ def open_channel() -> Any:
     return json.load(sys.stdin)
 
 
+def answer_for(**context: Any) -> None:
+    """What every reply of this process carries from now on."""
+    _context.update(context)
+
+
 def reply(**values: Any) -> None:
     """One answer; written at once, so that a later crash does not take it along."""
-    os.write(_channel[0], (json.dumps(values, default=str) + "\n").encode())
+    os.write(_channel[0], (json.dumps({**_context, **values}, default=str) + "\n").encode())
