@@ -9,6 +9,7 @@ from tracer.analysis import Analysis
 from tracer.analyzers.idle_causes import explain_idle
 from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
+from tracer.analyzers.rules_comm import judge_communication
 from tracer.analyzers.rules_gaps import judge_gaps
 from tracer.analyzers.rules_matmul import judge_matmul, judge_quantized
 from tracer.analyzers.rules_moe import judge_moe
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     judge_quantized,
     judge_moe,
     judge_placement,
+    judge_communication,
 )
 
 

@@ -43,9 +43,8 @@ class Calls:
     of: Longs
 
 
-def find_calls(work: Work, ops: list[str]) -> Calls:
-    """The calls that the collective work belongs to: one range of the library is one call."""
-    rows = np.flatnonzero(work.work_class == COLLECTIVE)
+def find_calls(work: Work, rows: Longs, bucket: Longs) -> Calls:
+    """The calls that collective work belongs to: one range of the library is one call."""
     holder = take(_library_ranges(work), work.site[rows])
     alone = holder == NONE
     keys = np.stack(
@@ -55,7 +54,7 @@ def find_calls(work: Work, ops: list[str]) -> Calls:
             # Replays of a graph share the captured range; their own launches differ.
             np.where(work.replayed[rows], work.launch[rows], NONE),
             work.trace.events["device"].to_numpy()[work.event[rows]].astype(np.int64),
-            np.unique(ops, return_inverse=True)[1].astype(np.int64).reshape(-1),
+            bucket,
         ]
     )
     _, first, of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
@@ -76,12 +75,13 @@ def tabulate_collectives(
     work: Work, attribution: Attribution, exposed: Longs, overlapped: Longs, step: Longs
 ) -> pd.DataFrame:
     """The table `collectives` of an analysis; wait and wire are not known from one rank."""
-    everything = np.flatnonzero(work.work_class == COLLECTIVE)
-    parts = [BUCKETS[code] for code in attribution.bucket[everything].tolist()]
-    calls = find_calls(work, [".".join(part) for part in parts])
+    # What was launched before the recording is no communication of its steps.
+    everything = np.flatnonzero((work.work_class == COLLECTIVE) & ~work.orphaned)
+    bucket = attribution.bucket[everything].astype(np.int64)
+    calls = find_calls(work, everything, bucket)
     rows = calls.rows[calls.first]
     said = _Recorded(work, rows)
-    ops = [parts[place][1] for place in calls.first.tolist()]
+    ops = [BUCKETS[code][1] for code in bucket[calls.first].tolist()]
     inputs, outputs = said.number("in_elements"), said.number("out_elements")
     dtype = said.text("dtype")
     sizes = _bytes(ops, dtype, inputs, outputs)

@@ -13,6 +13,8 @@ from tracer.analyzers.host import Host
 from tracer.analyzers.intervals import NONE, Longs
 
 _ASKING = "c10d::"
+# Ranges of NCCL and its like on the host are the launch alone.
+_ON_HOST = ("gloo:", "mpi:", "ucc:")
 
 
 def host_work(host: Host) -> tuple[Longs, Longs]:
@@ -47,7 +49,9 @@ def host_collectives(host: Host) -> tuple[Longs, Longs]:
 
 def _ranges(host: Host) -> Longs:
     """Outermost ranges that name a collective and lie in no operator that asked for one."""
-    named = (_operations(host) >= 0) & host.of_kind("annotation")
+    library = host.trace.names_matching(lambda name: name.startswith(_ON_HOST))
+    named = library[host.trace.name_codes] & (_operations(host) >= 0)
+    named &= host.of_kind("annotation") | host.of_kind("operator")
     rows = np.flatnonzero(named)
     outer: Longs = rows[host.outermost(named)[rows] == rows]
     return outer
