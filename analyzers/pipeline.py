@@ -130,7 +130,7 @@ def plan_steps(work: Work, lanes: Lanes, found: list[HostStep]) -> StepPlan:
         return _one_step(work)
     announced = np.array([step.start_ns for step in found], dtype=np.int64)
     host_end = np.array([step.end_ns for step in found], dtype=np.int64)
-    asked = work.event if work.cpu_only else work.launch
+    asked = work.site if work.cpu_only else work.launch
     asked_at = work.trace.start_ns[np.maximum(asked, 0)]
     work_step = steps_at(asked_at, announced, host_end + 1)
     work_step = np.where((asked == NONE) | work.orphaned, NONE, work_step)
