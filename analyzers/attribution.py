@@ -494,25 +494,23 @@ def _told_by(name: str) -> int:
 
 # --- rung: the name --------------------------------------------------------------------------
 
-_NAMED: dict[str, tuple[str, str]] = {
-    "attention": ("attention", "core"),
-    "rope": ("attention", "rope"),
-    "kv_cache_write": ("attention", "kv_cache"),
-    "norm": ("other", "norm"),
-    "moe": ("ffn", "experts"),
-    "sampling": ("other", "sampling"),
-    "optimizer": ("other", "optimizer"),
-}
+# What a kernel of this token does whatever runs around it. An activation, a softmax, a gather or a
+# grouped GEMM has many owners.
+_NAMED = ("CORE", "CORE_AUX", "SCAN", "SCAN_AUX", "ROPE", "CACHE", "NORM", "NORM_ADD", "ROUTER")
+_NAMED_CATEGORIES = ("moe", "sampling", "optimizer")
 
 
 def by_name(work: Work, roles: Roles, out: Attribution) -> None:
-    named = np.array(
-        [BUCKET_CODE.get(_NAMED.get(n.category, ("", "")), _OPEN) for n in work.names],
-        dtype=np.int16,
-    )
+    named = np.array([_bucket_of_name(name) for name in work.names], dtype=np.int16)
     rows = out.open
     if named.size:
         out.fill(rows, named[work.name_code[rows]], "name", 0.7)
+
+
+def _bucket_of_name(name: KernelName) -> int:
+    if name.token not in _NAMED and name.category not in _NAMED_CATEGORIES:
+        return _OPEN
+    return BUCKET_CODE.get(name.role or ("", ""), _OPEN)
 
 
 _UNKNOWN = describe("")
