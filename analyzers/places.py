@@ -26,6 +26,11 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _INSTANCE = re.compile(r"^([A-Z]\w*_)\d+$")
 
 
+# The hook's clock and the profiler's agree within this; a call is noted at most so long before its
+# operator begins.
+_CLOCKS_APART_NS, _CALL_BEFORE_NS = 2_000, 100_000
+
+
 @lru_cache(maxsize=65536)
 def parse_frame(name: str) -> Where | None:
     """File, line and function of a Python frame that can be named; None for plumbing. The line is
@@ -55,6 +60,7 @@ class Places:
         order = np.argsort(sites["time_ns"].to_numpy(), kind="stable")
         self._sites = sites.iloc[order].reset_index(drop=True)
         self._site_times: Longs = self._sites["time_ns"].to_numpy()
+        self._tids = self.trace.table("threads")["tid"].tolist()
 
     def of(self, event: int) -> Where:
         """The innermost user frame around a host event, its module and its outermost operator."""
@@ -95,13 +101,17 @@ class Places:
         return None
 
     def _site(self, event: int) -> Where | None:
-        """A line that the recorder's hook saw while the operator around this event ran."""
+        """A line that the recorder's hook saw inside the operator around this event, or in the call
+        right before it, on the same thread."""
         operator = int(self.host.outer_operator[event])
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
-        # The hook stamps its time within microseconds of the profiler's clock.
-        first = int(np.searchsorted(self._site_times, start - 2000))
-        if first == self._site_times.size or self._site_times[first] > end + 2000:
-            return None
-        row = self._sites.iloc[first]
-        return Where(str(row["file"]), int(row["line"]), str(row["function"]))
+        at = int(np.searchsorted(self._site_times, end + _CLOCKS_APART_NS)) - 1
+        thread = int(self._tids[int(self.trace.events["thread"].iloc[around])])
+        while at >= 0 and self._site_times[at] >= start - _CALL_BEFORE_NS:
+            row = self._sites.iloc[at]
+            inside = self._site_times[at] >= start - _CLOCKS_APART_NS
+            if int(row["thread"]) in (thread, NONE) and (inside or row["cause"] == "called"):
+                return Where(str(row["file"]), int(row["line"]), str(row["function"]))
+            at -= 1
+        return None

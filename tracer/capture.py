@@ -5,7 +5,9 @@ Nothing here may disturb the traced program: what fails is noted, and the progra
 
 from __future__ import annotations
 
+import functools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -26,6 +28,7 @@ from tracer.capture_notes import (
     steps_missed,
     yielded,
 )
+from tracer.collectors import device_steps, torch_private
 from tracer.collectors.announced_steps import Announced, Step, StepLog
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
 from tracer.collectors.host_events import Children, Collections
@@ -40,6 +43,7 @@ from tracer.collectors.torch_profiler import (
     active_steps,
     gpu_is_usable,
 )
+from tracer.collectors.wait_lines import WaitLines
 from tracer.errors import CaptureError
 from tracer.events import Note
 
@@ -110,7 +114,7 @@ class Capture:
         self._session: ProfilerSession | None = None
         self._ranges: ModuleRanges | None = None
         self._device_steps: DeviceSteps | None = None
-        self._sources: list[Collections | Children | DeviceMetrics] = []
+        self._sources: list[Collections | Children | DeviceMetrics | WaitLines] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._ended = False
@@ -149,12 +153,15 @@ class Capture:
         return False
 
     def _start_sources(self) -> None:
+        _keep_compiler_out()
         with self._guarded("the search for a GPU"):
             self.recorded.gpu = gpu_is_usable()
         self._make_ranges()
         self._sources = [Collections(), Children()]
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
+        if self._options.detail in ("modules", "full"):
+            self._sources.append(WaitLines())
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 source.start()
@@ -339,6 +346,8 @@ class Capture:
             with self._guarded(f"the source {type(source).__name__}"):
                 if isinstance(source, Collections):
                     recorded.tables["collections"] = source.table()
+                elif isinstance(source, WaitLines):
+                    recorded.tables["host_sites"] = source.table()
                 elif isinstance(source, Children):
                     recorded.children = source.pids
                 else:
@@ -375,6 +384,11 @@ class Capture:
     def _warn(self, note: Note) -> None:
         self.recorded.notes.append(note)
         _log.warning("tracer: %s: %s", note.rule, note.message)
+
+
+@functools.cache
+def _keep_compiler_out() -> None:
+    torch_private.keep_compiler_out(sys.modules[__name__], device_steps)
 
 
 def _release(capture: Capture) -> None:

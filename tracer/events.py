@@ -178,7 +178,9 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "time_ns": "int64",
             "value": "float64",
         },
-        # Live only. Waits with their line, from the hook of the recorder.
+        # Live only. Waits with their line, from the hook of the recorder. cause: "warned" when it
+        # was seen inside the operator that waits, "called" right before it; thread: as the
+        # operating system numbers it.
         "host_sites": {
             "time_ns": "int64",
             "thread": "int64",

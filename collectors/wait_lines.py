@@ -1,0 +1,227 @@
+"""The line of each hidden wait, without recording Python stacks.
+
+On CUDA the framework itself warns when an operator makes the host wait; the warning comes while
+the user's line is on the stack. On a CPU nothing waits, but the same reads can be seen at the
+methods that make them, unless something is compiled: a compiler must not find a patch.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import warnings
+from array import array
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, TextIO
+
+import numpy as np
+import pandas as pd
+import torch
+
+from tracer.events import SIDE_TABLES, make_table
+
+_MESSAGE = "called a synchronizing"
+# Methods that read a value of a tensor: on a GPU each would wait.
+_READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+_SKIPPED = ("torch.", "tracer.")
+_SKIPPED_NAMES = ("torch", "tracer", "warnings", "contextlib", "functools")
+# More lines than this are not kept: a loop that waits so often is understood by then.
+_LIMIT = 200_000
+
+
+class WaitLines:
+    """Collects the lines that wait, between `start` and `close`, which undoes it all."""
+
+    def __init__(self) -> None:
+        self._times = array("q")
+        self._threads = array("q")
+        self._sites = array("q")
+        self._how = "warned"
+        self._known: dict[tuple[str, int, str], int] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._patched: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Begin to listen. Where this torch offers no way, nothing is collected."""
+        if torch.cuda.is_available():
+            self._listen_to_cuda()
+        elif not _has_compiled():
+            self._how = "called"
+            self._watch_reads()
+
+    def close(self) -> None:
+        """Undo every change, the last first."""
+        while self._undo:
+            self._undo.pop()()
+
+    def table(self) -> pd.DataFrame:
+        """The table `host_sites`. cause "warned": seen while the operator waited;
+        "called": right before the call that reads."""
+        places = list(self._known)
+        chosen = [places[site] for site in self._sites]
+        columns = {
+            "time_ns": np.array(self._times, dtype=np.int64),
+            "thread": np.array(self._threads, dtype=np.int64),
+            "cause": [self._how] * len(chosen),
+            "file": [place[0] for place in chosen],
+            "line": [place[1] for place in chosen],
+            "function": [place[2] for place in chosen],
+        }
+        return make_table(SIDE_TABLES["host_sites"], columns)
+
+    def _note(self, frame: FrameType | None) -> None:
+        """Keep the innermost line that is neither the framework's nor ours."""
+        while frame is not None and _is_plumbing(frame):
+            frame = frame.f_back
+        if frame is None or len(self._times) >= _LIMIT:
+            return
+        code = frame.f_code
+        place = (code.co_filename, frame.f_lineno, code.co_name)
+        self._sites.append(self._known.setdefault(place, len(self._known)))
+        self._times.append(time.time_ns())
+        self._threads.append(threading.get_native_id())
+
+    # --- CUDA --------------------------------------------------------------------------------
+
+    def _listen_to_cuda(self) -> None:
+        before = torch.cuda.get_sync_debug_mode()
+        if before == 2:  # the program asked for errors: they name the line themselves
+            return
+        filters, show = list(warnings.filters), warnings.showwarning
+        warnings.filterwarnings("always", message=f".*{_MESSAGE}.*")
+        wanted = before == 1
+        hook = self._hook(show, wanted)
+        warnings.showwarning = hook
+        torch.cuda.set_sync_debug_mode(1)
+
+        def undo() -> None:
+            torch.cuda.set_sync_debug_mode(before)
+            if warnings.showwarning is hook:
+                warnings.showwarning = show
+            _restore_filters(filters)
+
+        self._undo.append(undo)
+
+    def _hook(self, show: Callable[..., None], wanted: bool) -> Callable[..., None]:
+        def showwarning(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if _MESSAGE not in str(message):
+                show(message, category, filename, lineno, file, line)
+                return
+            self._note(sys._getframe(1))
+            if wanted:
+                show(message, category, filename, lineno, file, line)
+
+        return showwarning
+
+    # --- CPU ---------------------------------------------------------------------------------
+
+    def _watch_reads(self) -> None:
+        for name in _READS:
+            original = getattr(torch.Tensor, name)
+            own = name in torch.Tensor.__dict__
+            watched = self._watched(original)
+            setattr(torch.Tensor, name, watched)
+            self._patched.append(_restorer(name, original, own, watched))
+        self._undo.append(self._unpatch)
+        self._yield_to_compilers()
+
+    def _unpatch(self) -> None:
+        while self._patched:
+            self._patched.pop()()
+
+    def _yield_to_compilers(self) -> None:
+        """Undo the patches before anything is compiled: a compiler must not find them."""
+
+        def compiling(*args: Any) -> None:
+            self._unpatch()
+
+        handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+        if handler is not None:
+            handler.register_start_callback(compiling)
+            self._undo.append(lambda: _forget(handler.start_callbacks, compiling))
+            return
+        original = torch.compile
+
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            self._unpatch()
+            return original(*args, **kwargs)
+
+        torch.compile = compile_
+
+        def restore() -> None:
+            if torch.compile is compile_:
+                torch.compile = original
+
+        self._undo.append(restore)
+
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling():
+                self._note(sys._getframe(1))
+            return original(tensor, *args, **kwargs)
+
+        read.__name__ = getattr(original, "__name__", "read")
+        read.__doc__ = original.__doc__
+        return read
+
+    def __enter__(self) -> WaitLines:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _forget(callbacks: list[Any], callback: Any) -> None:
+    if callback in callbacks:  # a reset of the compiler forgets them all
+        callbacks.remove(callback)
+
+
+def _has_compiled() -> bool:
+    """Whether Dynamo has compiled a frame in this process: it must find no patch."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    return bool(counters and counters.get("frames"))
+
+
+def _is_plumbing(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__", "")
+    return name in _SKIPPED_NAMES or name.startswith(_SKIPPED)
+
+
+def _restore_filters(filters: list[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+    # The interpreter caches decisions by a version that only this call raises.
+    mutated = getattr(warnings, "_filters_mutated", None) or getattr(
+        warnings, "_filters_mutated_lock_held", None
+    )
+    if callable(mutated):
+        mutated()
+
+
+def _restorer(
+    name: str, original: Callable[..., Any], own: bool, watched: Callable[..., Any]
+) -> Callable[[], None]:
+    def restore() -> None:
+        if getattr(torch.Tensor, name) is not watched:
+            return  # somebody patched over it: theirs stays and passes calls on
+        if own:
+            setattr(torch.Tensor, name, original)
+        else:
+            delattr(torch.Tensor, name)
+
+    return restore

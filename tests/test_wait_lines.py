@@ -1,0 +1,111 @@
+"""Lines of hidden waits, seen live without Python stacks."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import pytest
+import torch
+
+from tests.test_idle import found
+from tracer import trace
+from tracer.collectors.wait_lines import WaitLines
+
+METHODS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
+
+
+def line_of(marker: str) -> int:
+    """The line of this file that carries a marker."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, text in enumerate(file, 1) if f"# {marker}" in text)
+
+
+class Step(torch.nn.Module):
+    """A small step with a planted read."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.linear, self.reads = torch.nn.Linear(8, 8), reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        if self.reads and self.scale(x) > 0:
+            return x * 2
+        return x
+
+    def scale(self, x: torch.Tensor) -> float:
+        return float(x.max().item())  # the planted read
+
+
+def test_the_line_of_a_planted_read_is_named() -> None:
+    model = Step(reads=True)
+    with torch.no_grad(), trace() as t:
+        for _ in range(16):
+            model(torch.ones(2, 8))
+    reads = [f for f in found(t.analysis, "sync.hidden") if f.where.file == __file__]
+    assert [(f.where.line, f.where.function) for f in reads] == [
+        (line_of("the planted read"), "scale")
+    ]
+    assert reads[0].count == 16
+    assert reads[0].detail["cause"] == "scalar-read"
+
+
+def test_the_clean_twin_has_no_wait() -> None:
+    model = Step(reads=False)
+    with torch.no_grad(), trace() as t:
+        for _ in range(16):
+            model(torch.ones(2, 8))
+    assert not found(t.analysis, "sync.hidden")
+
+
+def test_everything_is_undone() -> None:
+    before = {name: getattr(torch.Tensor, name) for name in METHODS}
+    own = {name: name in torch.Tensor.__dict__ for name in METHODS}
+    filters, show = list(warnings.filters), warnings.showwarning
+    with pytest.raises(ValueError, match="mine"), WaitLines():
+        raise ValueError("mine")
+    assert {name: getattr(torch.Tensor, name) for name in METHODS} == before
+    assert {name: name in torch.Tensor.__dict__ for name in METHODS} == own
+    assert list(warnings.filters) == filters
+    assert warnings.showwarning is show
+
+
+def test_a_compiler_finds_no_patch() -> None:
+    """The same graph breaks and frames with and without us, though the function reads a value."""
+
+    def reading(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum().item() > 0 else x + 1
+
+    def counters() -> tuple[int, int]:
+        import torch._dynamo
+        from torch._dynamo.utils import counters as kept
+
+        torch._dynamo.reset()
+        kept.clear()
+        compiled = torch.compile(reading, backend="eager")
+        compiled(torch.ones(4))
+        return sum(kept["graph_break"].values()), kept["frames"]["total"]
+
+    alone = counters()
+    lines = WaitLines()
+    lines._watch_reads()
+    try:
+        assert counters() == alone
+        assert "item" not in torch.Tensor.__dict__
+    finally:
+        lines.close()
+
+
+def test_results_do_not_change() -> None:
+    x = torch.tensor([3.0, 0.0])
+    lines = WaitLines()
+    lines._watch_reads()
+    try:
+        assert (x[0].item(), x.tolist(), bool(x[0]), int(x[0])) == (3.0, [3.0, 0.0], True, 3)
+        assert x.nonzero().tolist() == [[0]]
+        with pytest.raises(RuntimeError, match="Boolean value"):
+            bool(x)
+    finally:
+        lines.close()
+    assert set(lines.table()["function"]) == {sys._getframe().f_code.co_name}
