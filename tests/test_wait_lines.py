@@ -77,21 +77,22 @@ def test_a_compiler_finds_no_patch() -> None:
     def reading(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if x.sum().item() > 0 else x + 1
 
-    def counters() -> tuple[int, int]:
-        import torch._dynamo
-        from torch._dynamo.utils import counters as kept
+    import torch._dynamo
+    from torch._dynamo.utils import counters as kept
 
-        torch._dynamo.reset()
-        kept.clear()
-        compiled = torch.compile(reading, backend="eager")
-        compiled(torch.ones(4))
+    def compiled_afresh() -> tuple[int, int]:
+        torch.compile(reading, backend="eager")(torch.ones(4))
         return sum(kept["graph_break"].values()), kept["frames"]["total"]
 
-    alone = counters()
+    torch._dynamo.reset()
+    kept.clear()
+    alone = compiled_afresh()
+    torch._dynamo.reset()
+    kept.clear()
     lines = WaitLines()
     lines._watch_reads()
     try:
-        assert counters() == alone
+        assert compiled_afresh() == alone
         assert "item" not in torch.Tensor.__dict__
     finally:
         lines.close()
