@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tracer.collectors import torch_private
+from tracer.collectors import generation, module_tree, root_calls, torch_private
 from tracer.collectors.generation import Generations
 from tracer.collectors.module_tree import ModuleTree, unwrap
 from tracer.collectors.root_calls import OpenCall, RootCalls
@@ -127,6 +127,13 @@ class ClassPatches:
                 setattr(owner, name, before)
 
 
+@functools.cache
+def _keep_compiler_out() -> None:
+    torch_private.keep_compiler_out(
+        sys.modules[__name__], generation, module_tree, root_calls, torch_private
+    )
+
+
 def _install(trace: ModuleRanges) -> None:
     global _current, _original
     current = nn.Module.__call__
@@ -179,6 +186,7 @@ class ModuleRanges:
 
     def start(self) -> None:
         """Patch the class."""
+        _keep_compiler_out()
         self._generations.watch_loaded()
         self._watch_compiled_calls()
         _install(self)
@@ -230,8 +238,8 @@ class ModuleRanges:
             if not _can_be_a_model(module) or _capturing():
                 return None
             self._listener.root_begins()
-            generation = self._generations.current(caller)
-            return self.calls.begin(module, self.tree.record_of(module), generation, args, kwargs)
+            within = self._generations.current(caller)
+            return self.calls.begin(module, self.tree.record_of(module), within, args, kwargs)
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
             return None

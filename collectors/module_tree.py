@@ -191,7 +191,7 @@ class ModuleTree:
     @property
     def roots(self) -> list[nn.Module]:
         """The roots that still live, in their wrappers, in order of their first call."""
-        modules = [root.called() or root.module() for root in self._roots]
+        modules = [_first_alive(root.called, root.module) for root in self._roots]
         return [module for module in modules if module is not None]
 
     def add(self, module: nn.Module) -> None:
@@ -282,8 +282,16 @@ class ModuleTree:
             self._freed.append(known)
 
 
+def _first_alive(*references: weakref.ref[nn.Module]) -> nn.Module | None:
+    # A module may have a length, and then the empty one counts as false.
+    modules = (reference() for reference in references)
+    return next((module for module in modules if module is not None), None)
+
+
 def _is_callable(module: nn.Module | None) -> bool:
-    return module is not None and type(module).forward is not nn.Module.forward
+    if module is None or isinstance(module, torch.jit.ScriptModule):
+        return module is not None
+    return type(module).forward is not nn.Module.forward
 
 
 def _row(known: ModuleRecord, module: nn.Module | None) -> tuple[Any, ...]:

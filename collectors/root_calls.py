@@ -51,6 +51,8 @@ class CallFacts(NamedTuple):
 
 def argument_names(module_type: type[nn.Module]) -> tuple[str, ...]:
     """Names of the positional arguments of a class's `forward`, without `self`."""
+    if issubclass(module_type, torch.jit.ScriptModule):
+        return ()
     function: Any = module_type.forward
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +60,11 @@ def private_interfaces() -> list[Interface]:
             "torch._C._current_graph_task_id",
             hasattr(torch._C, "_current_graph_task_id"),
             "recomputed modules of a checkpoint count as calls of a root",
+        ),
+        Interface(
+            "torch._C._dynamo.eval_frame.set_code_exec_strategy",
+            _code_skipper() is not None,
+            "torch.compile may compile the hook itself where it would have compiled nothing",
         ),
         Interface(
             "torch.profiler activity filters",
@@ -114,3 +121,49 @@ def _never_in_backward() -> int:
 def graph_task_reader() -> Callable[[], int]:
     """A function that is not -1 while its thread runs a backward pass."""
     return getattr(torch._C, "_current_graph_task_id", _never_in_backward)
+
+
+def _code_skipper() -> Callable[[CodeType], None] | None:
+    """A function that keeps the compiler from compiling a function of its own; it may still be
+    traced as a part of another one. None where torch lacks it."""
+    try:
+        from torch._C._dynamo import eval_frame
+
+        skip = eval_frame._FrameExecStrategy(
+            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        )
+        mark: Callable[[CodeType, Any], None] = eval_frame.set_code_exec_strategy
+    except (ImportError, AttributeError):
+        return None
+    return lambda code: mark(code, skip)
+
+
+def keep_compiler_out(*modules: ModuleType) -> None:
+    """Let no function of these modules be compiled.
+
+    Around a hook of ours the program may compile: torch's own module call is not compiled by
+    itself then, and neither may what stands in its place.
+    """
+    skip = _code_skipper()
+    if skip is None:
+        return
+    for module in modules:
+        for code in _codes_in(vars(module).values(), module):
+            skip(code)
+
+
+def _codes_in(values: Iterable[Any], module: ModuleType) -> Iterator[CodeType]:
+    for value in values:
+        function = value.fget if isinstance(value, property) else value
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType) and code.co_filename == module.__file__:
+            yield from _with_inner(code)
+        elif inspect.isclass(value) and value.__module__ == module.__name__:
+            yield from _codes_in(vars(value).values(), module)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
