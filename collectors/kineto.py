@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -18,10 +20,12 @@ from tracer.collectors.kineto_loose import Remarks
 from tracer.collectors.kineto_names import thread_name
 from tracer.collectors.kineto_notes import clock_notes, notes_of, rank_note
 from tracer.collectors.kineto_reading import Progress, Reading, read_file
+from tracer.collectors.kineto_workers import can_share, read_shared
 from tracer.collectors.sniff import sniff
 from tracer.errors import EmptyTraceError, InputError
 from tracer.events import NONE, SIDE_TABLES, Trace, make_table
 
+_ANY = sys.maxsize
 _EPOCH_NS = 10**18  # the year 2001: a time beyond it counts from the epoch, not from a base
 
 
@@ -30,14 +34,22 @@ def read_kineto(
     *,
     progress: Progress | None = None,
     max_bytes: int | None = None,
+    workers: int = 1,
 ) -> Trace:
-    """Read a trace of the PyTorch profiler, plain or gzipped. `progress` is called with the bytes
-    read of the file and its size; `max_bytes` limits the JSON that is read."""
+    """Read a trace of the PyTorch profiler, plain or gzipped.
+
+    `progress` is called with the bytes read of the file and its size; `max_bytes` limits the JSON
+    that is read. With `workers` above 1 a large plain file is shared with a second process, which
+    only a program without threads of its own, such as a command line, may ask for."""
     known = sniff(path)
     if known.name != "kineto":
         raise known.refusal(path)
     with _collector_paused():
-        reading = read_file(path, progress=progress, max_bytes=max_bytes)
+        reading = None
+        if workers > 1 and can_share(path) and (max_bytes or _ANY) >= os.path.getsize(path):
+            reading = read_shared(path, progress)
+        if reading is None:
+            reading = read_file(path, progress=progress, max_bytes=max_bytes)
         if not reading.columns.rows:
             raise _nothing_read(path, reading.remarks)
         if needs_flows(reading.columns):
@@ -89,7 +101,7 @@ def _trace(path: str, reading: Reading) -> Trace:
 
 def _clock(reading: Reading) -> tuple[int, str]:
     """What to add to the times, and whether they are then those of the Unix clock."""
-    first = min(int(part.min()) for part in reading.columns.parts["events", "start_ns"])
+    first = int(reading.columns.view("events", "start_ns").min())
     base = base_ns(reading.header)
     if first >= _EPOCH_NS:
         return 0, "unix"

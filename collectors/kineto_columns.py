@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,8 +44,10 @@ _STORED: Mapping[str, type[np.signedinteger[Any]]] = {
     "stream": np.int64,
     "correlation": np.int64,
     "external_id": np.int64,
+    "order": np.int64,
 }
 _ORDER = (EVENTS, "order")
+_FIRST_ROWS, _MOST_ROWS = 1 << 12, 1 << 18
 _NO_STREAM = 2**32 - 1  # -1 as the driver's unsigned number
 _SENDING = ("send", "isend")
 
@@ -69,6 +72,47 @@ class Batch:
         return {table for table, _ in self.columns if table != EVENTS} | {*self.family.always}
 
 
+class Growing:
+    """One column, in blocks that stay where they are: growing in place would leave holes as large
+    as the column, and small pieces would need their memory twice when they are joined."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype = dtype
+        self._blocks: list[NDArray[Any]] = []
+        self._room = 0  # free rows at the end of the last block
+
+    def append(self, values: Any, rows: int) -> None:
+        """Add `rows` values: an array, or one value for all of them."""
+        done = 0
+        while done < rows:
+            if not self._room:
+                self._room = min(_FIRST_ROWS << len(self._blocks), _MOST_ROWS)
+                self._blocks.append(_block(self._room, self._dtype))
+            part = min(self._room, rows - done)
+            begin = len(self._blocks[-1]) - self._room
+            one = not isinstance(values, np.ndarray)
+            self._blocks[-1][begin : begin + part] = values if one else values[done : done + part]
+            self._room -= part
+            done += part
+
+    def values(self) -> NDArray[Any]:
+        """All rows in one array, which is the column from now on."""
+        if not self._blocks:
+            return np.empty(0, dtype=self._dtype)
+        last = self._blocks.pop()
+        self._blocks.append(last[: len(last) - self._room])
+        self._room = 0
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        return self._blocks[0]
+
+
+def _block(rows: int, dtype: Any) -> NDArray[Any]:
+    """Memory straight from the system, which gets it back at once when the block is let go."""
+    size = rows * np.dtype(dtype).itemsize
+    return np.frombuffer(mmap.mmap(-1, size), dtype=dtype)
+
+
 class Texts:
     """The distinct texts of one column, as bytes of the file, each with its code."""
 
@@ -89,19 +133,15 @@ class Columns:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.parts: dict[Column, list[NDArray[Any]]] = defaultdict(list)
+        self.columns: dict[Column, Growing] = {}
         self.texts: dict[Column, Texts] = defaultdict(Texts)
         self.threads: dict[tuple[int, int], int] = {}
 
     def add(self, batch: Batch) -> None:
         """Append a batch."""
         stored = self._event_columns(batch)
-        for name, dtype in _STORED.items():
-            values = stored.get(name)
-            if values is None:
-                values = np.broadcast_to(dtype(NONE), batch.rows)
-            self.parts[EVENTS, name].append(np.asarray(values, dtype=dtype))
-        self.parts[_ORDER].append(batch.order.astype(np.int32))
+        for name in _STORED:
+            self._append(EVENTS, name, stored.get(name, NONE), batch.rows)
         for table in batch.tables():
             if table != CALLS or self._has_unnamed(batch):
                 self._add_side(table, batch)
@@ -111,10 +151,17 @@ class Columns:
         unnamed = self.texts[EVENTS, "name"].codes.get(UNNAMED_CALL)
         return unnamed is not None and bool((batch.columns[EVENTS, "name"] == unnamed).any())
 
-    def _event_columns(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        found = {column: v for (table, column), v in batch.columns.items() if table == EVENTS}
-        kind = np.int8(KIND_CODE[batch.family.kind])
-        found["kind"] = np.broadcast_to(kind, batch.rows)
+    def _append(self, table: str, column: str, values: Any, rows: int) -> None:
+        grown = self.columns.get((table, column))
+        if grown is None:
+            grown = self.columns[table, column] = Growing(_dtype(table, column))
+        grown.append(values, rows)
+
+    def _event_columns(self, batch: Batch) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            column: v for (table, column), v in batch.columns.items() if table == EVENTS
+        }
+        found["kind"], found["order"] = KIND_CODE[batch.family.kind], batch.order
         if batch.family.place == "thread":
             found["thread"] = self.thread_codes(found.pop("pid"), found.pop("tid"))
         elif batch.family.place == "ids":
@@ -138,31 +185,28 @@ class Columns:
         rows = batch.only.get(table)
         events = (np.arange(batch.rows) if rows is None else rows) + self.rows
         for column in _columns_of(table):
-            values = batch.columns.get((table, column))
+            values: Any = batch.columns.get((table, column))
             if column == "event":
                 values = events
             elif values is None:
-                values = np.broadcast_to(self._default(table, column), len(events))
-            self.parts[table, column].append(values)
+                values = self._default(table, column)
+            self._append(table, column, values, len(events))
 
-    def _default(self, table: str, column: str) -> np.int64:
+    def _default(self, table: str, column: str) -> int:
         text = SIDE_TABLES.get(table, {}).get(column) == "text"
-        return np.int64(self.texts[table, column].code(b"") if text else NONE)
+        return self.texts[table, column].code(b"") if text else NONE
 
     def has(self, table: str) -> bool:
         """Whether that side table got a row."""
-        return (table, "event") in self.parts
+        return (table, "event") in self.columns
 
-    def whole(self, table: str, column: str) -> NDArray[Any]:
-        """The whole column, in one array from now on."""
-        parts = self.parts[table, column]
-        if len(parts) != 1:
-            self.parts[table, column] = parts = [np.concatenate(parts)]
-        return parts[0]
+    def view(self, table: str, column: str) -> NDArray[Any]:
+        """The column as it is kept; what is written into it is written there."""
+        return self.columns[table, column].values()
 
     def take(self, table: str, column: str) -> NDArray[Any]:
-        """The whole column; its parts are let go."""
-        return np.concatenate(self.parts.pop((table, column)))
+        """The column, which is not kept any more."""
+        return self.columns.pop((table, column)).values()
 
     def merge(self, other: Columns) -> None:
         """Append what another reader got from a later part of the same file."""
@@ -171,13 +215,25 @@ class Columns:
         threads = [self.threads.setdefault(key, len(self.threads)) for key in other.threads]
         # Index -1, no thread, finds the last element.
         recode[EVENTS, "thread"] = np.array([*threads, NONE], dtype=np.int32)
-        last = max((int(part[-1]) for part in self.parts.get(_ORDER, []) if len(part)), default=-1)
-        for key, parts in other.parts.items():
-            for part in parts:
-                moved = recode[key][part] if key in recode else part
-                moved = moved + self.rows if key[1] == "event" else moved
-                self.parts[key].append(moved + last + 1 if key == _ORDER else moved)
+        next_order = 1 + int(self.view(*_ORDER).max()) if self.rows else 0
+        for key in list(other.columns):
+            values = other.take(*key)
+            if key in recode:
+                values = recode[key][values]
+            elif key[1] == "event":
+                values = values + self.rows
+            elif key == _ORDER:
+                values = values + next_order
+            self._append(*key, values, len(values))
         self.rows += other.rows
+
+
+def _dtype(table: str, column: str) -> Any:
+    """How a column is kept while it grows."""
+    if table == EVENTS:
+        return _STORED[column]
+    form = SIDE_TABLES.get(table, {}).get(column, "int64")
+    return np.int32 if form == "text" else form
 
 
 def _columns_of(table: str) -> tuple[str, ...]:
@@ -199,22 +255,15 @@ class Tables:
 def finish(columns: Columns, origin_ns: int) -> Tables:
     """Sort the events by start, longer first, and key the side tables by their new rows."""
     _name_calls(columns)
-    kinds, names = columns.take(EVENTS, "kind"), columns.take(EVENTS, "name")
-    texts, recode = _distinct(columns.texts[EVENTS, "name"], text_of)
-    _mark_modules(kinds, names, columns.texts[EVENTS, "name"])
-    starts = columns.take(EVENTS, "start_ns")
-    durations = columns.take(EVENTS, "duration_ns")
-    order = sort_order(starts, durations, columns.take(*_ORDER))
-    values: dict[str, Any] = {
-        "kind": kinds[order],
-        "name": text_column(recode[names][order], texts),
-        "start_ns": starts[order] + np.int64(origin_ns),
-        "duration_ns": durations[order],
-    }
-    del kinds, starts, durations
+    _mark_modules(columns)
+    times = columns.view(EVENTS, "start_ns"), columns.view(EVENTS, "duration_ns")
+    order = sort_order(*times, columns.take(*_ORDER))
+    values: dict[str, Any] = {}
     for column in EVENT_COLUMNS:
-        if column not in values:
-            values[column] = columns.take(EVENTS, column)[order]
+        values[column] = columns.take(EVENTS, column)[order]
+    values["start_ns"] += np.int64(origin_ns)
+    texts, recode = _distinct(columns.texts[EVENTS, "name"], text_of)
+    values["name"] = text_column(recode[values["name"]], texts)
     events = make_table(EVENT_COLUMNS, values)
     return Tables(events, _side_tables(columns, order, events))
 
@@ -228,20 +277,21 @@ def _name_calls(columns: Columns) -> None:
     unnamed = texts.codes.get(UNNAMED_CALL)
     if unnamed is None:
         return
-    names = columns.take(EVENTS, "name")
+    names = columns.view(EVENTS, "name")
     wanted = names[rows] == unnamed
     rows, callbacks = rows[wanted], callbacks[wanted]
     for callback in np.unique(callbacks):
         known = call_name(int(callback))
         if known is not None:
             names[rows[callbacks == callback]] = texts.code(known)
-    columns.parts[EVENTS, "name"] = [names]
 
 
-def _mark_modules(kinds: NDArray[np.int8], names: NDArray[np.int32], texts: Texts) -> None:
+def _mark_modules(columns: Columns) -> None:
     """A range that our hooks wrote around a module's call is a module, whatever its category."""
-    is_module = np.array([raw.startswith(MODULE_PREFIX) for raw in texts.codes], dtype=bool)
+    texts = columns.texts[EVENTS, "name"].codes
+    is_module = np.array([raw.startswith(MODULE_PREFIX) for raw in texts], dtype=bool)
     if is_module.any():
+        kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
         ranges = (kinds == KIND_CODE["operator"]) | (kinds == KIND_CODE["annotation"])
         kinds[ranges & is_module[names]] = KIND_CODE["module"]
 

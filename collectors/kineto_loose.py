@@ -93,8 +93,8 @@ class LooseReader:
         """Read pieces of text, each of whole events."""
         families: dict[int, tuple[Family, list[_Read]]] = {}
         for order, offset, text in pieces:
-            for event in read_events(text, offset, self.remarks.damage):
-                found = self._place(order, offset, event)
+            for within, event in enumerate(read_events(text, offset, self.remarks.damage)):
+                found = self._place(order + within, offset, event)
                 if found is not None:
                     family, read = found
                     families.setdefault(id(family), (family, []))[1].append(read)

@@ -116,6 +116,7 @@ _DIRECTIONS = {
 }
 _DIRECTION = re.compile(r"(Host|Device|Peer)To(Host|Device|Peer)|[HDAP]to[HDAP]")
 _ENDS = re.compile(r"\(\s*([^()]*?)\s*(?:->\s*([^()]*?)\s*)?\)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _THREAD_NAME = re.compile(r"thread -?\d+ \((.*)\)\s*")
 
 
@@ -169,7 +170,7 @@ def text_of(raw: bytes) -> str:
     except ValueError:
         return text
     # A lone surrogate would break every writer after us.
-    return str(unescaped).encode("utf-8", "replace").decode()
+    return _SURROGATE.sub("\ufffd", str(unescaped))
 
 
 def json_of(raw: bytes) -> str:
@@ -198,4 +199,5 @@ def is_clean(raw: bytes) -> bool:
 
 
 def _is_json_string(text: str) -> bool:
-    return isinstance(json.loads(f'"{text}"'), str)
+    unescaped = json.loads(f'"{text}"')
+    return isinstance(unescaped, str) and _SURROGATE.search(unescaped) is None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.collectors.kineto_digits import Ints, Text
-from tracer.collectors.kineto_salvage import Piece
+from tracer.collectors.kineto_salvage import ORDER_STEP, Piece
 
 _QUOTE, _BACKSLASH, _OPEN, _CLOSE = 34, 92, 123, 125
 _BETWEEN = re.compile(rb'\}\s*,\s*\{\s*("ph"|"name"|"cat"|"pid"|"tid"|"ts"|"args"|"attr")\s*:')
@@ -67,11 +67,6 @@ class Page:
     def __len__(self) -> int:
         return len(self.events) - 1
 
-    def quote(self, firsts: Ints, number: int) -> Ints:
-        """Position of a quote, counted from the number of the first quote of each event."""
-        found: Ints = self.quotes.take(firsts + number)
-        return found
-
     def begins(self, event: int) -> int:
         """Where the opening brace of an event stands."""
         if event >= len(self):
@@ -84,11 +79,40 @@ class Page:
             yield self._piece(order, base, self.begin, self.begins(0))
         for event in events.tolist():
             begin, end = self.begins(event), self.begins(event + 1)
-            yield self._piece(order + 1 + event, base, begin, end)
+            yield self._piece(order + ORDER_STEP * (1 + event), base, begin, end)
 
     def _piece(self, order: int, base: int, begin: int, end: int) -> Piece:
         text = self.text.bytes[begin:end].tobytes().rstrip(b", \r\n\t")
         return Piece(order, base + begin, text)
+
+
+class Sheet:
+    """Events of one page that are of one form, with the positions of their quotes."""
+
+    def __init__(self, page: Page, events: Ints) -> None:
+        self.page = page
+        self.events = events
+        self._firsts = page.events.take(events)
+        self._quotes: dict[int, Ints] = {}
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def strings(self) -> Ints:
+        """How many quotes there are from each event's first to the next event's."""
+        found: Ints = self.page.events.take(self.events + 1) - self._firsts
+        return found
+
+    def quote(self, number: int) -> Ints:
+        """Where a quote stands in each event, counted from its first."""
+        found = self._quotes.get(number)
+        if found is None:
+            found = self._quotes[number] = self.page.quotes.take(self._firsts + number)
+        return found
+
+    def keep(self, good: NDArray[np.bool_]) -> Sheet:
+        """Only the events for which `good` holds."""
+        return self if good.all() else Sheet(self.page, self.events[good])
 
 
 def open_page(text: Text, begin: int, end: int) -> Page | None:
@@ -96,17 +120,20 @@ def open_page(text: Text, begin: int, end: int) -> Page | None:
     separator = find_separator(bytes(text.raw[begin : min(end, begin + _LEARN_BYTES)]))
     if separator is None:
         return None
-    quotes = np.flatnonzero(text.bytes[begin:end] == _QUOTE)
-    quotes += begin
+    # Behind the last event the next one's separator stands: its quote is the one more.
+    following = end - 1 + separator.to_quote
+    is_cut_between = text.raw[end - 1 : following + len(separator.key)] == separator.text
+    quotes = text.places_of(_QUOTE, begin, following + 1 if is_cut_between else end)
     if text.raw.find(b"\\", begin, end) >= 0:
         quotes = quotes[~_escaped(text.bytes, quotes)]
-    if len(quotes) % 2:
+    if not is_cut_between:
+        quotes = np.append(quotes, following)
+    if len(quotes) % 2 == 0:
         return None
-    starts = _event_starts(text, quotes, separator)
+    starts = _event_starts(text, quotes[:-1], separator)
     if not len(starts):
         return None
-    events = np.append(starts, len(quotes))
-    quotes = np.append(quotes, end - 1 + separator.to_quote)
+    events = np.append(starts, len(quotes) - 1)
     return Page(text, begin, end, quotes, events, separator)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -10,7 +11,7 @@ from typing import Any
 from tracer.collectors.kineto_columns import Columns
 from tracer.collectors.kineto_header import read_header
 from tracer.collectors.kineto_loose import LooseReader, Remarks
-from tracer.collectors.kineto_salvage import Piece, split_end, without_cut_event
+from tracer.collectors.kineto_salvage import ORDER_STEP, Piece, split_end, without_cut_event
 from tracer.collectors.kineto_scan import ScanReader
 from tracer.collectors.kineto_stream import Chunk, TextStream, open_source
 from tracer.collectors.sniff import READS
@@ -52,7 +53,11 @@ class EventReader:
     def read_text(self, text: bytes, offset: int) -> None:
         """Read the events of a text one by one."""
         self._loose.read([Piece(self._order, offset, text)])
-        self._order += 1
+        self._order += ORDER_STEP
+
+    def has_open_ranges(self) -> bool:
+        """Whether a range was begun whose end has not come yet."""
+        return any(self._loose.open_ranges.values())
 
     def finish(self) -> None:
         """No more comes."""
@@ -68,22 +73,30 @@ def read_file(
     keep_flows: bool = False,
 ) -> Reading:
     """Read all events of a file."""
-    source, size = open_source(path)
-    after_read = None if progress is None else lambda: progress(source.position(), size)
-    stream = TextStream(source, max_bytes=max_bytes, after_read=after_read)
     reader = EventReader(careful=careful, keep_flows=keep_flows)
-    for chunk in stream.chunks():
-        reader.read_chunk(chunk)
+    with open_source(path) as (source, size):
+        after_read = None if progress is None else lambda: progress(source.position(), size)
+        stream = TextStream(source, max_bytes=max_bytes, after_read=after_read)
+        for chunk in stream.chunks():
+            reader.read_chunk(chunk)
     if not stream.found:
-        raise NotATraceError(f"{path}: JSON without a list of events (traceEvents); {READS}")
+        raise _without_list(path, stream.rest)
     tail = read_rest(reader, stream.rest, stream.rest_offset)
     reader.finish()
     header = read_header(stream.head, tail or b"")
     return Reading(reader.columns, reader.remarks, header, tail is None or source.cut)
 
 
+def _without_list(path: str | PathLike[str], text: bytes) -> NotATraceError:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return NotATraceError(f"{path}: ends before a list of events (traceEvents) begins; {READS}")
+    return NotATraceError(f"{path}: JSON without a list of events (traceEvents); {READS}")
+
+
 def read_rest(reader: EventReader, rest: bytes, offset: int) -> bytes | None:
-    """Read the last events; the result is what follows their list, None where the end is missing."""
+    """Read the last events. The result follows their list; None: the list has no end."""
     events, tail = split_end(rest)
     if tail is None:
         events = without_cut_event(events)

@@ -28,6 +28,10 @@ class LooseEvent(msgspec.Struct, gc=False):
     args: Arguments | None = None
 
 
+# Orders have room between them, for a piece that turns out to hold several events.
+ORDER_STEP = 1 << 20
+
+
 class Piece(NamedTuple):
     """A part of the file's text: its order among the events, where it begins, what it says."""
 
@@ -64,8 +68,12 @@ _NOT_A_NUMBER = re.compile(rb"(:\s*)-?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 _CONTROLS = bytes(range(0x20))
 _SPACES = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
 _LONE_BACKSLASH = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-_TEXT_VALUE = re.compile(rb'(:\s*")(.*?)("\s*(?:,\s*"[\w .%()/]+"\s*:|[}\]]))', re.DOTALL)
+_SURROGATES = re.compile(
+    rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_TEXT_VALUE = re.compile(rb'(:\s*")(.*?)(?="\s*(?:,\s*"[\w .%()/]+"\s*:|[}\]]))', re.DOTALL)
 _LIST_END = re.compile(rb"\}\s*\]")
+_BEGUN = re.compile(rb"\}\s*,\s*\{[^{}]*\Z")
 _AFTER_LIST = re.compile(rb'\s*(?:,\s*"[^"]+"\s*:|\}\s*\Z|\Z)')
 _TRIES = 64
 _BARE_QUOTE = re.compile(rb'(?<!\\)"')
@@ -123,6 +131,8 @@ def split_end(rest: bytes) -> tuple[bytes, bytes | None]:
 
 def without_cut_event(rest: bytes) -> bytes:
     """A text of events that ends in the middle of one, without that one."""
+    begun = _BEGUN.search(rest)
+    rest = rest if begun is None else rest[: begun.start() + 1]
     begin, last = list(split_events(rest))[-1]
     return rest[:begin].rstrip(b", \r\n\t") if _decode(last) is None else rest
 
@@ -141,6 +151,10 @@ def _read_one(piece: bytes, offset: int, damage: Damage) -> list[LooseEvent]:
     return []
 
 
+def _between_braces(piece: bytes) -> bytes:
+    return piece[piece.find(b"{") : piece.rfind(b"}") + 1]
+
+
 def _blank_controls(piece: bytes) -> bytes:
     return piece.translate(_SPACES)
 
@@ -149,10 +163,14 @@ def _double_backslashes(piece: bytes) -> bytes:
     return _LONE_BACKSLASH.sub(lambda m: m.group(0) if m.group(1) else rb"\\", piece)
 
 
+def _replace_lone_surrogates(piece: bytes) -> bytes:
+    return _SURROGATES.sub(lambda m: m.group(0) if m.group(1) else rb"\ufffd", piece)
+
+
 def _escape_quotes(piece: bytes) -> bytes:
     def escaped(value: re.Match[bytes]) -> bytes:
-        head, inside, tail = value.groups()
-        return bytes(head + _BARE_QUOTE.sub(rb"\\\"", inside) + tail)
+        head, inside = value.groups()
+        return bytes(head + _BARE_QUOTE.sub(rb'\\"', inside))
 
     return _TEXT_VALUE.sub(escaped, piece)
 
@@ -170,9 +188,11 @@ def _drop_invalid_utf8(piece: bytes) -> bytes:
 
 
 _REPAIRS: tuple[Callable[[bytes], bytes], ...] = (
+    _between_braces,
     _drop_invalid_utf8,
     _blank_controls,
     _double_backslashes,
+    _replace_lone_surrogates,
     _escape_quotes,
     _drop_trailing_commas,
     _quote_bare_words,

@@ -21,8 +21,8 @@ from tracer.collectors.kineto_digits import integers, thousandths
 from tracer.collectors.kineto_fields import EVENTS, OTHER, Family, Field
 from tracer.collectors.kineto_loose import Remarks
 from tracer.collectors.kineto_names import is_clean, product_of
-from tracer.collectors.kineto_page import Page, open_page
-from tracer.collectors.kineto_salvage import Piece
+from tracer.collectors.kineto_page import Page, Sheet, open_page
+from tracer.collectors.kineto_salvage import ORDER_STEP, Piece
 from tracer.collectors.kineto_stream import Chunk
 from tracer.collectors.kineto_template import Span, Template, learn
 
@@ -37,7 +37,7 @@ _BRACKETS = (ord("["), ord("]"))
 
 
 class Leftover(NamedTuple):
-    """What a page did not give to the columns, and how many places in the file's order it took."""
+    """What a page did not give to the columns, and what to add to the order for the next page."""
 
     pieces: list[Piece]
     orders: int
@@ -46,15 +46,14 @@ class Leftover(NamedTuple):
 class _Taken(NamedTuple):
     """Events that fit their form so far, and their values by field."""
 
-    events: Ints
-    firsts: Ints  # number of the first quote of each
+    sheet: Sheet
     values: dict[Field, NDArray[Any]]
 
     def keep(self, good: NDArray[np.bool_]) -> _Taken:
-        if bool(good.all()):
+        if good.all():
             return self
         values = {field: values[good] for field, values in self.values.items()}
-        return _Taken(self.events[good], self.firsts[good], values)
+        return _Taken(self.sheet.keep(good), values)
 
 
 class ScanReader:
@@ -74,11 +73,13 @@ class ScanReader:
         text, begin, end, base = chunk
         page = open_page(text, begin, end)
         if page is None:
-            return Leftover([Piece(order, base + begin, bytes(text.raw[begin:end]))], 1)
+            whole = Piece(order, base + begin, bytes(text.raw[begin:end]))
+            return Leftover([whole], ORDER_STEP)
         left = np.ones(len(page), dtype=bool)
         for form, events in _forms(page):
-            left[self._read_form(page, form, events, order + 1)] = False
-        return Leftover(list(page.pieces(np.flatnonzero(left), order, base)), len(page) + 1)
+            left[self._read_form(page, form, events, order + ORDER_STEP)] = False
+        pieces = list(page.pieces(np.flatnonzero(left), order, base))
+        return Leftover(pieces, ORDER_STEP * (len(page) + 1))
 
     def _read_form(self, page: Page, form: int, events: Ints, order: int) -> Ints:
         """Add the events of one form; the result is those that fit it."""
@@ -87,11 +88,11 @@ class ScanReader:
         template = self._template(page, form, events)
         if template is None:
             return events[:0]
-        taken = _Taken(events, page.events.take(events), {})
-        taken = taken.keep(_fits(page, template, taken))
-        if template.family is None or not len(taken.events):
-            return taken.events
-        return self._add(page, template, template.family, taken, order)
+        sheet = Sheet(page, events)
+        sheet = sheet.keep(_fits(sheet, template))
+        if template.family is None or not len(sheet):
+            return sheet.events
+        return self._add(template, template.family, sheet, order)
 
     def _template(self, page: Page, form: int, events: Ints) -> Template | None:
         """The first event of a form may be an odd one, such as a frame that nobody called."""
@@ -105,13 +106,12 @@ class ScanReader:
             self.failures[form] += 1
         return known
 
-    def _add(
-        self, page: Page, template: Template, family: Family, taken: _Taken, order: int
-    ) -> Ints:
-        taken = self._texts(page, template, _numbers(page, template, taken))
-        if not len(taken.events):
-            return taken.events
-        batch = Batch(family, taken.events + order)
+    def _add(self, template: Template, family: Family, sheet: Sheet, order: int) -> Ints:
+        taken = self._texts(template, _numbers(template, sheet))
+        events = taken.sheet.events
+        if not len(events):
+            return events
+        batch = Batch(family, events * ORDER_STEP + order)
         for field, values in taken.values.items():
             batch.columns[field.table, field.column] = values
         if (EVENTS, "duration_ns") not in batch.columns:
@@ -119,17 +119,16 @@ class ScanReader:
         if family is OTHER:
             self.remarks.other_categories[template.category] += batch.rows
         self.columns.add(batch)
-        return taken.events
+        return events
 
-    def _texts(self, page: Page, template: Template, taken: _Taken) -> _Taken:
+    def _texts(self, template: Template, taken: _Taken) -> _Taken:
         for span in template.spans:
-            field = span.field
-            if field.form in ("int", "time"):
+            if span.field.form in ("int", "time"):
                 continue
-            taken, starts, stops = _text_places(page, span, taken)
-            codes, distinct = _dictionary(page, starts, stops)
-            taken.values[field] = self._encode(field, distinct)[codes]
-            if field.form == "text":
+            taken, starts, stops = _text_places(span, taken)
+            codes, distinct = _dictionary(taken.sheet.page, starts, stops)
+            taken.values[span.field] = self._encode(span.field, distinct)[codes]
+            if span.field.form == "text":
                 clean = np.array([is_clean(text) for text in distinct], dtype=bool)
                 taken = taken.keep(clean[codes])
         return taken
@@ -159,44 +158,43 @@ def _forms(page: Page) -> Iterator[tuple[int, Ints]]:
         forms, left = forms[other], left[other]
 
 
-def _fits(page: Page, template: Template, taken: _Taken) -> NDArray[np.bool_]:
+def _fits(sheet: Sheet, template: Template) -> NDArray[np.bool_]:
     """Which events have as many strings as the template, and its keys in its places."""
-    fits: NDArray[np.bool_]
-    fits = page.events.take(taken.events + 1) - taken.firsts == template.quotes
-    for quote, word, mask in template.checks:
-        found = page.text.words[page.quote(taken.firsts, quote) + 1]
+    fits: NDArray[np.bool_] = sheet.strings() == template.quotes
+    for quote, offset, word, mask in template.checks:
+        found = sheet.page.text.words[sheet.quote(quote) + offset]
         fits &= (found & mask) == word
     return fits
 
 
-def _numbers(page: Page, template: Template, taken: _Taken) -> _Taken:
-    good = np.ones(len(taken.events), dtype=bool)
+def _numbers(template: Template, sheet: Sheet) -> _Taken:
+    good = np.ones(len(sheet), dtype=bool)
+    text = sheet.page.text
+    values: dict[Field, NDArray[Any]] = {}
     for span in template.spans:
         if span.field.form not in ("int", "time"):
             continue
-        starts, stops = _place(page, span, taken)
+        starts, stops = _place(span, sheet)
         read = integers if span.field.form == "int" else thousandths
-        numbers = read(page.text, starts, stops)
-        taken.values[span.field] = numbers.values
+        numbers = read(text, starts, stops)
+        values[span.field] = numbers.values
         good &= numbers.good
-        good &= page.text.bytes[starts - 1] == span.edges[0]
-        good &= page.text.bytes[stops] == span.edges[1]
-    return taken.keep(good)
+        good &= text.bytes[starts - 1] == span.edges[0]
+        good &= text.bytes[stops] == span.edges[1]
+    return _Taken(sheet, values).keep(good)
 
 
-def _place(page: Page, span: Span, taken: _Taken) -> tuple[Ints, Ints]:
-    starts = page.quote(taken.firsts, span.after) + span.lead
-    return starts, page.quote(taken.firsts, span.before) - span.tail
+def _place(span: Span, sheet: Sheet) -> tuple[Ints, Ints]:
+    return sheet.quote(span.after) + span.lead, sheet.quote(span.before) - span.tail
 
 
-def _text_places(page: Page, span: Span, taken: _Taken) -> tuple[_Taken, Ints, Ints]:
+def _text_places(span: Span, taken: _Taken) -> tuple[_Taken, Ints, Ints]:
     """The events in which a text stands where it should, and where it does."""
-    starts, stops = _place(page, span, taken)
+    starts, stops = _place(span, taken.sheet)
+    found = taken.sheet.page.text.bytes
     good = stops >= starts
     if span.field.form != "text":
-        good &= (page.text.bytes[starts] == _BRACKETS[0]) & (
-            page.text.bytes[stops - 1] == _BRACKETS[1]
-        )
+        good &= (found[starts] == _BRACKETS[0]) & (found[stops - 1] == _BRACKETS[1])
     if good.all():
         return taken, starts, stops
     return taken.keep(good), starts[good], stops[good]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from os import PathLike, fstat
 from typing import NamedTuple, Protocol
@@ -120,16 +121,17 @@ def _unpacker() -> zlib._Decompress:
     return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
 
 
-def open_source(path: str | PathLike[str]) -> tuple[Source, int]:
+@contextmanager
+def open_source(path: str | PathLike[str]) -> Generator[tuple[Source, int], None, None]:
     """The content of a file, gzipped or not, and its size on disk."""
     try:
-        file = FileIO(path)
-        packed = file.read(2) == _GZIP
-        file.seek(0)
-        size = fstat(file.fileno()).st_size
+        with FileIO(path) as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            size = fstat(file.fileno()).st_size
+            yield (GzipSource(file) if packed else PlainSource(file)), size
     except OSError as error:
         raise unreadable(path, error) from None
-    return (GzipSource(file) if packed else PlainSource(file)), size
 
 
 class Chunk(NamedTuple):
@@ -142,14 +144,16 @@ class Chunk(NamedTuple):
 
 
 class TextStream:
-    """Cuts the content into chunks. Once they are read, `head` is what came before the list of
-    events, `rest` what came from the last cut on; `found` says whether there was such a list."""
+    """Cuts the content, which begins at `offset` of the file's, into chunks. Once they are read,
+    `head` is what came before the list of events, `rest` what came from the last cut on; `found`
+    says whether there was such a list."""
 
     def __init__(
         self,
         source: Source,
         *,
         in_list: bool = False,
+        offset: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
         max_bytes: int | None = None,
         after_read: Callable[[], None] | None = None,
@@ -162,7 +166,7 @@ class TextStream:
         self._max_bytes = max_bytes
         self._after_read = after_read
         self._begin = self._filled = SLACK
-        self._base = -SLACK
+        self._base = offset - SLACK
         self._ended = False
         self._separator: Separator | None = None
         self._text = _new_text(chunk_bytes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from tracer.collectors.kineto_digits import Words
 from tracer.collectors.kineto_fields import (
     CATEGORIES,
     DROPPED_CATEGORIES,
@@ -37,9 +38,10 @@ class Span(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What follows quote number `quote`: its first bytes as one masked word."""
+    """What stands `offset` bytes behind quote number `quote`, as one masked word."""
 
     quote: int
+    offset: int
     word: np.uint64
     mask: np.uint64
 
@@ -120,37 +122,46 @@ def _template(
 ) -> Template | None:
     own = {value.key: value for value in values if not value.in_arguments}
     phase, name, category = (_string(own.get(key)) for key in ("ph", "name", "cat"))
-    told = [own[key].quote + 2 for key in ("ph", "cat") if key in own]
-    if phase in ("s", "t", "f", "X") and category in DROPPED_CATEGORIES:
-        keys = [own[key].quote for key in ("ph", "cat")]
-        return Template(None, category, len(quotes) - 1, _checks(page, start, quotes, told + keys))
+    told = {"ph", "cat"}
+    family: Family | None = None
     if phase == "i" and name.encode() in MEMORY_NAMES:
         family = MEMORY
-        told.append(own["name"].quote + 2)
-    elif phase == "X" and category:
+        told.add("name")
+    elif phase == "X" and category not in ("", *DROPPED_CATEGORIES):
         family = CATEGORIES.get(category, OTHER)
-    else:
+    elif category not in DROPPED_CATEGORIES:
         return None
-    spans = _spans(text, quotes, values, family)
-    if spans is None:
-        return None
-    checked = [*told, *(value.quote for value in values)]
-    return Template(family, category, len(quotes) - 1, _checks(page, start, quotes, checked), spans)
+    fixed = [own[key] for key in told if key in own]
+    checked = values if family else fixed
+    checks = _checks(page, start, quotes, fixed, checked)
+    spans = _spans(text, quotes, values, family) if family else ()
+    return None if spans is None else Template(family, category, len(quotes) - 1, checks, spans)
 
 
 def _string(value: _Value | None) -> str:
     return value.read if value is not None and isinstance(value.read, str) else ""
 
 
-def _checks(page: Page, start: int, quotes: list[int], numbers: list[int]) -> tuple[Check, ...]:
-    """The first bytes of these strings, with the closing quote where it is among them."""
-    checks = []
-    for number in sorted(set(numbers)):
-        length = min(quotes[number + 1] - quotes[number], 8)
-        mask = np.uint64((1 << 8 * length) - 1)
-        word = page.text.words[start + quotes[number] + 1] & mask
-        checks.append(Check(number, word, mask))
+def _checks(
+    page: Page, start: int, quotes: list[int], fixed: list[_Value], keys: Iterable[_Value]
+) -> tuple[Check, ...]:
+    """Words that every event of the form has: all text up to the first value that differs, the
+    first bytes of the other keys, and the values in `fixed`."""
+    words = page.text.words
+    same = {value.quote for value in fixed}
+    differing = min((key.quote for key in keys if key.quote not in same), default=0)
+    prefix = quotes[differing]
+    checks = [_check(words, start, 0, offset, prefix - offset) for offset in range(0, prefix, 8)]
+    numbers = {value.quote for value in keys} | {value.quote + 2 for value in fixed}
+    for number in sorted(number for number in numbers if quotes[number] >= prefix):
+        length = quotes[number + 1] - quotes[number]
+        checks.append(_check(words, start + quotes[number], number, 1, length))
     return tuple(checks)
+
+
+def _check(words: Words, begin: int, quote: int, offset: int, length: int) -> Check:
+    mask = np.uint64((1 << 8 * min(length, 8)) - 1)
+    return Check(quote, offset, words[begin + offset] & mask, mask)
 
 
 def _spans(

@@ -16,6 +16,7 @@ from tracer.errors import EmptyTraceError, InputError, NotATraceError, TracerErr
 
 HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
+_STEP = 256
 READS = "this build reads PyTorch profiler traces (.json, .json.gz)"
 
 Test = Callable[[bytes], bool]
@@ -181,7 +182,7 @@ def read_head(path: str | PathLike[str]) -> bytes:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise unreadable(path, error) from None
-    return _unzipped(head) if head.startswith(_GZIP) else head
+    return _unzipped(path, head) if head.startswith(_GZIP) else head
 
 
 def unreadable(path: str | PathLike[str], error: OSError) -> InputError:
@@ -193,8 +194,16 @@ def unreadable(path: str | PathLike[str], error: OSError) -> InputError:
     return InputError(f"{path}: cannot be read ({error.strerror or error})")
 
 
-def _unzipped(head: bytes) -> bytes:
+def _unzipped(path: str | PathLike[str], head: bytes) -> bytes:
+    """What the beginning holds, up to where it is damaged."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    text = bytearray()
     try:
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
-    except zlib.error:
-        return b""
+        for begin in range(0, len(head), _STEP):
+            text += unpacker.decompress(head[begin : begin + _STEP], HEAD_BYTES)
+            if unpacker.eof or len(text) >= HEAD_BYTES:
+                break
+    except zlib.error as error:
+        if not text:
+            raise InputError(f"{path}: gzip data that cannot be unpacked ({error})") from None
+    return bytes(text)
