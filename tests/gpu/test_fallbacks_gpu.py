@@ -1,0 +1,188 @@
+"""Fallbacks on a real device, each with its clean twin (cases 06 to 10 and 31)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+if torch.cuda.is_available():
+    from tests.test_fallbacks import fallbacks
+    from tests.test_idle import found
+    from tracer import trace
+    from tracer.analysis import Analysis
+
+
+def traced(call: Callable[[], Any], steps: int = 3) -> Analysis:
+    """The analysis of a call in steps, warmed up, with shapes."""
+    with torch.no_grad():
+        for _ in range(2):
+            call()
+        torch.cuda.synchronize()
+        with trace(detail="full") as t:
+            for _ in range(steps):
+                with t.step():
+                    call()
+    for finding in t.analysis.findings:
+        if finding.rule.startswith(("fallback", "attention", "device", "transfer")):
+            print(finding.rule, finding.severity, finding.count, finding.title, finding.detail)
+    return t.analysis
+
+
+def attention(
+    dtype: Any, heads: int, key_heads: int, length: int, size: int, **options: Any
+) -> Callable[[], Any]:
+    q = torch.randn(4, heads, length, size, device="cuda", dtype=dtype)
+    k, v = (torch.randn(4, key_heads, length, size, device="cuda", dtype=dtype) for _ in range(2))
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
+
+
+def ran_math(analysis: Analysis) -> bool:
+    """Whether the math path ran, by the operators of the recording itself."""
+    return any("_scaled_dot_product_attention_math" in name for name in analysis.trace.names)
+
+
+def test_grouped_queries_in_fp32() -> None:
+    """Case 06 a: judged by what ran."""
+    analysis = traced(attention(torch.float32, 24, 12, 1024, 64, enable_gqa=True))
+    assert (("fallback.attention", "math") in fallbacks(analysis)) is ran_math(analysis)
+    if ran_math(analysis):
+        (finding,) = found(analysis, "fallback.attention")
+        assert "dtype float32" in finding.detail["reasons"]
+
+
+def test_grouped_queries_in_bf16() -> None:
+    """Case 06 b."""
+    analysis = traced(attention(torch.bfloat16, 24, 12, 1024, 64, enable_gqa=True))
+    assert (("fallback.attention", "math") in fallbacks(analysis)) is ran_math(analysis)
+
+
+def test_a_head_size_above_the_limit() -> None:
+    """Case 07 a."""
+    analysis = traced(attention(torch.bfloat16, 8, 2, 1024, 512, enable_gqa=True))
+    if ran_math(analysis):
+        (finding,) = found(analysis, "fallback.attention")
+        assert "head size 512 is above 256" in finding.detail["reasons"]
+        assert finding.detail["score_bytes"] == 4 * 8 * 1024 * 1024 * 2
+    else:
+        assert fallbacks(analysis) == []
+
+
+def test_a_padding_mask_is_a_note() -> None:
+    """Case 08 and its control."""
+    mask = torch.ones(4, 1, 1, 4096, device="cuda", dtype=torch.bool)
+    masked = traced(attention(torch.bfloat16, 8, 8, 4096, 64, attn_mask=mask))
+    assert fallbacks(masked) == []
+    causal = traced(attention(torch.bfloat16, 8, 8, 4096, 64, is_causal=True))
+    assert fallbacks(causal) == []
+    assert not found(causal, "attention.backend")
+
+
+def test_attention_written_by_hand() -> None:
+    """Case 09, four layers, and its clean twin."""
+    q = torch.randn(2, 8, 512, 64, device="cuda", dtype=torch.bfloat16)
+
+    def by_hand() -> torch.Tensor:
+        x = q
+        for _ in range(4):
+            scores = (x @ x.transpose(-1, -2) / 8).softmax(-1)
+            x = scores @ x
+        return x
+
+    def fused() -> torch.Tensor:
+        x = q
+        for _ in range(4):
+            x = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return x
+
+    assert ("fallback.attention", "unfused") in fallbacks(traced(by_hand))
+    assert not found(traced(fused), "fallback.attention")
+
+
+def test_products_in_fp32_and_tf32() -> None:
+    a = torch.randn(2048, 2048, device="cuda")
+    before = torch.backends.cuda.matmul.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        assert ("fallback.matmul", "fp32") in fallbacks(traced(lambda: a @ a))
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert fallbacks(traced(lambda: a @ a)) == []
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def test_products_in_bf16_aligned_and_not() -> None:
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    odd = torch.randn(4095, 4095, device="cuda", dtype=torch.bfloat16)
+    assert fallbacks(traced(lambda: a @ a)) == []
+    assert ("fallback.matmul", "misaligned") in fallbacks(traced(lambda: odd @ odd))
+
+
+def test_weights_widened_before_each_product() -> None:
+    """Case 10, trace form, in plain torch."""
+    weight = torch.randint(-127, 127, (4096, 4096), device="cuda", dtype=torch.int8)
+    x = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)
+    widened = traced(lambda: x @ (weight.to(torch.bfloat16) * 0.01).T)
+    assert ("fallback.quantized_matmul", "") in fallbacks(widened)
+    plain = weight.to(torch.bfloat16)
+    assert fallbacks(traced(lambda: x @ plain.T)) == []
+
+
+def test_four_bit_weights() -> None:
+    """Case 10 with bitsandbytes, where it is installed."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    linear = bitsandbytes.nn.Linear4bit(
+        4096, 4096, bias=False, compute_dtype=torch.bfloat16, quant_type="nf4"
+    ).to("cuda")
+    one = torch.randn(1, 1, 4096, device="cuda", dtype=torch.bfloat16)
+    many = torch.randn(1, 256, 4096, device="cuda", dtype=torch.bfloat16)
+    assert not found(traced(lambda: linear(one)), "fallback.quantized_matmul")
+    analysis = traced(lambda: linear(many))
+    names = " ".join(analysis.trace.names)
+    dequantized = "kDequantizeBlockwise" in names or "dequantize" in names
+    assert bool(found(analysis, "fallback.quantized_matmul")) is dequantized
+
+
+def test_weights_that_travel_in_each_forward() -> None:
+    """Case 31: two of four layers stay on the host and are moved in by a hook."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096, bias=False) for _ in range(4)))
+    layers = layers.to(torch.bfloat16)
+    for index in (0, 1):
+        layers[index].to("cuda")
+
+    def move_in(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        module.weight.data = module.weight.data.to("cuda")
+
+    def move_out(module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        module.weight.data = module.weight.data.to("cpu")
+
+    handles = []
+    for index in (2, 3):
+        handles.append(layers[index].register_forward_pre_hook(move_in))
+        handles.append(layers[index].register_forward_hook(move_out))
+    x = torch.randn(8, 4096, device="cuda", dtype=torch.bfloat16)
+    offloaded = traced(lambda: layers(x), steps=6)
+    for handle in handles:
+        handle.remove()
+    layers.to("cuda")
+    resident = traced(lambda: layers(x), steps=6)
+    findings = found(offloaded, "transfer.repeated_weights")
+    assert sum(f.detail["bytes_per_step"] for f in findings) == 2 * 4096 * 4096 * 2
+    assert not found(resident, "transfer.repeated_weights")
+
+
+def test_a_module_left_on_the_cpu() -> None:
+    body = torch.nn.Linear(2048, 2048).to("cuda")
+    head = torch.nn.Linear(2048, 32000)
+    x = torch.randn(4, 2048, device="cuda")
+    analysis = traced(lambda: head(body(x).cpu()))
+    assert found(analysis, "device.cpu_tensor")
+    head.to("cuda")
+    assert not found(traced(lambda: head(body(x))), "device.cpu_tensor")
