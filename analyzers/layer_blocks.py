@@ -148,7 +148,7 @@ def divide_end(units: Units, *, mixes_before: bool = False) -> Blocks:
         return replace(beside, confidence=0.75)
     open_end = (bounds[-1].last + 1, len(units.letters) - 1)
     if _has(units, open_end, _ANCHORS):
-        return Blocks((open_end,), bounds, 0.6)  # the recording ends inside
+        return _to_the_next(units, bounds, clusters, open_end)
     if middle:
         return _unanchored(units, bounds[:2], middle[:1])
     return Blocks((), bounds[:1], 0.65)
@@ -189,6 +189,17 @@ def _last_layers(
             return replace(blocks, bounds=bounds[: last + 2], confidence=0.7)
     last = anchored[0]
     return Blocks((_joined(middle[: last + 1]),), bounds[: last + 2], 0.8)
+
+
+def _to_the_next(
+    units: Units, bounds: tuple[Cluster, ...], clusters: Sequence[Cluster], open_end: Span
+) -> Blocks:
+    """An FFN that ends at a norm without a sum, or with the recording."""
+    for cluster in clusters:
+        span = (open_end[0], cluster.first - 1)
+        if cluster.first > open_end[0] and _has(units, span, _ANCHORS):
+            return Blocks((span,), (*bounds, cluster), 0.75)
+    return Blocks((open_end,), bounds, 0.6)
 
 
 def shape_of(units: Units, span: Span) -> bytes:

@@ -62,13 +62,16 @@ _LETTERS: Mapping[str, str] = MappingProxyType(
 )
 # An all-reduce that adds the residual and normalises in the same kernel bounds a block as a norm.
 _NORMING = re.compile(r"norm|all_?reduce_?fusion|residual", re.I)
-FUSED_NORM = "F"
+_BACKWARD = re.compile(r"bwd|bprop|backward|dgrad", re.I)
 
 
 def letter_of(name: KernelName) -> str:
-    """The letter that stands for a kernel of this name."""
+    """The letter that stands for a kernel of this name. F: communication that also normalises;
+    J: a core of the backward pass."""
     if name.token == "COMM":
-        return FUSED_NORM if _NORMING.search(name.name) else "X"
+        return "F" if _NORMING.search(name.name) else "X"
+    if name.token == "CORE" and _BACKWARD.search(name.name):
+        return "J"
     if name.fused_ops and name.token == "CORE" and "_tem_" not in name.name:
         return "k"  # the compiler names what it moved beside the core after the core
     if name.token == "EMB" and name.category == "norm":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -173,13 +173,56 @@ _CHOSEN = re.compile(rb"[YL]")
 _CONVOLUTION = re.compile(rb"V")
 
 
+# The backward pass of an unfused norm: products around the sum and the power.
+_BACKWARD_NORM = re.compile(rb"(?:mc)?mm?y+p?m{2,4}c?m{1,3}D?c?")
+_BACKWARD_CORES = re.compile(rb"J(?:[^KS]*J)*")
+_MASKED = b"h"  # work that bounds nothing
+
+
 def solve(text: bytes, steps: Sequence[int]) -> Solution:
-    """Understand a sequence; `steps` are the kernels at which another step begins or one ends."""
+    """Understand a sequence; `steps` are the kernels at which another step begins or one ends.
+
+    A backward pass in it is the forward pass in reverse order.
+    """
+    spans = list(_backward_spans(text))
+    masked = bytearray(text)
+    for start, stop in spans:
+        masked[start:stop] = _MASKED * (stop - start)
+    forward = _solve_forward(bytes(masked), steps)
+    for start, stop in spans:
+        backward = _solve_forward(_reversed_pass(text[start:stop]), ())
+        forward.labels[start:stop] = backward.labels[::-1]
+        forward.confidence[start:stop] = 0.9 * backward.confidence[::-1]
+    return forward
+
+
+def _backward_spans(text: bytes) -> Iterator[tuple[int, int]]:
+    """From the loss to the optimizer, around the backward cores."""
+    for match in _BACKWARD_CORES.finditer(text):
+        before = max(text.rfind(b"K", 0, match.start()), text.rfind(b"S", 0, match.start())) + 1
+        loss = text.rfind(b"L", before, match.start()) + 1
+        stop = _AFTER_BACKWARD.search(text, match.end())
+        yield max(loss, before), stop.start() if stop else len(text)
+
+
+_AFTER_BACKWARD = re.compile(rb"[OEKS]")
+
+
+def _reversed_pass(text: bytes) -> bytes:
+    """Backward letters as those of a forward pass."""
+    letters = bytearray(text.replace(b"J", b"K"))
+    for match in _BACKWARD_NORM.finditer(text):
+        inside = match.end() - match.start() - 2
+        letters[match.start() : match.end()] = b"N" + _MASKED * inside + b"N"
+    return bytes(letters[::-1])
+
+
+def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
     solver = Solver(_with_mixers(text), steps)
     if not solver.shows_layers:
         return Solution(np.full(len(text), LEFT, dtype=np.uint8), np.zeros(len(text)), None)
     pieces = Assembly(solver).pieces()
-    labels = np.frombuffer(b"".join(piece.labels for piece in pieces), dtype=np.uint8)
+    labels = np.frombuffer(bytearray().join(piece.labels for piece in pieces), dtype=np.uint8)
     lengths = [len(piece.labels) for piece in pieces]
     confidence = np.repeat([piece.confidence for piece in pieces], lengths)
     return Solution(labels, confidence, _pattern(pieces))

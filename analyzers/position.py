@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
 from tracer.analyzers.attribution import (
     HOW_CODE,
     TRANSFER_CLASS,
@@ -20,13 +20,19 @@ from tracer.analyzers.roles import Roles
 
 LEAST_CONFIDENCE = 0.6
 _FORWARD = (0, 1)  # directions: no training, forward
+_BACKWARD = (2,)
+_BLOCK_GROUPS = tuple(
+    code for code, (group, _) in enumerate(BUCKETS) if group in ("attention", "ffn")
+)
+# What lies between the operators of a block in the backward pass: layout, sums of gradients.
+_GLUE = ("COPY", "CAT", "FILL", "ADD", "ELEMENTWISE")
 
 
 def by_position(work: Work, roles: Roles, out: Attribution) -> None:
     """Fill what the place in the layer tells."""
     if work.cpu_only or not out.open.size:
         return
-    for rows in launch_sequences(work, out):
+    for rows in launch_sequences(work, out, _FORWARD):
         text = _letters(work, out, rows)
         solution = solve(text.tobytes(), _step_edges(out.step[rows]).tolist())
         _fill(out, rows, solution)
@@ -34,17 +40,16 @@ def by_position(work: Work, roles: Roles, out: Attribution) -> None:
             out.patterns.append(solution.pattern)
     if out.patterns:
         _follow_forward(work, out)
+        _fill_between(work, out)
 
 
-def launch_sequences(work: Work, out: Attribution) -> list[Longs]:
-    """Rows of device work in order, for each stream of each device; no copies from or to the
-    host, and of training only the forward pass."""
+def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) -> list[Longs]:
+    """Rows of device work of these directions in order, for each stream of each device; no copies
+    from or to the host."""
     events = work.trace.events
-    device, stream = (
-        events["device"].to_numpy()[work.event],
-        events["stream"].to_numpy()[work.event],
-    )
-    rows = np.flatnonzero((work.work_class != TRANSFER_CLASS) & np.isin(out.direction, _FORWARD))
+    device = events["device"].to_numpy()[work.event]
+    stream = events["stream"].to_numpy()[work.event]
+    rows = np.flatnonzero((work.work_class != TRANSFER_CLASS) & np.isin(out.direction, directions))
     order = np.lexsort((work.trace.start_ns[work.event[rows]], stream[rows], device[rows]))
     rows = rows[order]
     edges = np.flatnonzero((np.diff(device[rows]) != 0) | (np.diff(stream[rows]) != 0)) + 1
@@ -94,3 +99,20 @@ def _follow_forward(work: Work, out: Attribution) -> None:
     order = np.argsort(duration, kind="stable")  # the longest kernel of an operator speaks last
     bucket[holder[order]] = out.bucket[placed[order]]
     out.fill(rows, bucket[work.forward[rows]], "position", 0.8)
+
+
+def _fill_between(work: Work, out: Attribution) -> None:
+    """Backward work that no forward operator claims, between two pieces of one block, is its."""
+    glue = np.array([name.token in _GLUE for name in work.names], dtype=bool)
+    group = np.array([GROUPS.index(group) for group, _ in BUCKETS])
+    for rows in launch_sequences(work, out, _BACKWARD):
+        bucket = out.bucket[rows]
+        place = np.arange(rows.size)
+        known = bucket != NONE
+        before = np.maximum.accumulate(np.where(known, place, NONE))
+        after = np.minimum.accumulate(np.where(known, place, rows.size)[::-1])[::-1]
+        inside = ~known & (before != NONE) & (after < rows.size) & glue[work.name_code[rows]]
+        at = np.flatnonzero(inside)
+        left, right = bucket[before[at]], bucket[after[at]]
+        alike = (group[left] == group[right]) & np.isin(left, _BLOCK_GROUPS)
+        out.fill(rows[at[alike]], left[alike], "position", 0.7)
