@@ -223,8 +223,8 @@ def timing(timed: Timed, device: torch.device) -> Iterator[None]:
     """Time a block by CUDA events or the clock, with the peak of memory in it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        start: Any = torch.cuda.Event(enable_timing=True)
-        end: Any = torch.cuda.Event(enable_timing=True)
+        cuda: Any = torch.cuda
+        start, end = (cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         yield
         end.record()

@@ -18,7 +18,7 @@ from tracer.environment.facts import Facts, read_nvml, read_torch
 from tracer.environment.machine import Machine
 from tracer.environment.rows import Row
 
-_SOURCE = Path(__file__).with_name("fake_nvml.c")
+_SOURCE = Path(__file__).with_name("doctor_nvml.c")
 NVML_LIBRARY = "libnvidia-ml.so.1"
 
 _TORCH = '''
