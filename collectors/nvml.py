@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -96,7 +97,6 @@ def _torch_identity(index: int) -> Identity:
 class _Failure:
     reason: str
     failed: int = 0
-    sampled: int = 0
 
 
 @dataclass
@@ -104,6 +104,7 @@ class _Device:
     identity: Identity
     handle: Any
     failures: dict[str, _Failure] = field(default_factory=dict)
+    sampled: Counter[str] = field(default_factory=Counter)
     memory_by_framework: bool = False
 
 
@@ -184,7 +185,6 @@ class DeviceMetrics:
             return None
 
     def _read(self, device: _Device, code: int, name: str) -> None:
-        failure = device.failures.get(name)
         try:
             value = FIELDS[name](self._nvml, device.handle)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -192,11 +192,10 @@ class DeviceMetrics:
         except Exception as error:  # the driver's answers are not ours to trust
             failure = device.failures.setdefault(name, _Failure(_reason(error)))
             failure.failed += 1
-            if name == MEMORY_USED and not failure.sampled:
+            if name == MEMORY_USED and not device.sampled[name]:
                 self._read_memory_from_framework(device, code)
             return
-        if failure is not None:
-            failure.sampled += 1
+        device.sampled[name] += 1
         self._add(device, code, float(value))
 
     def _read_memory_from_framework(self, device: _Device, code: int) -> None:
@@ -256,8 +255,9 @@ class DeviceMetrics:
 
 def _field_note(name: str, devices: list[_Device], device_count: int) -> Note:
     failures = [device.failures[name] for device in devices]
-    failed, sampled = sum(f.failed for f in failures), sum(f.sampled for f in failures)
-    counted = device_count - sum(f.sampled == 0 for f in failures)
+    failed = sum(failure.failed for failure in failures)
+    sampled = sum(device.sampled[name] for device in devices)
+    counted = device_count - sum(not device.sampled[name] for device in devices)
     message = f"{name}: n/a on {device_count - counted} of {device_count} devices"
     if sampled:
         message = f"{name}: {failed} of {failed + sampled} samples failed"

@@ -1,118 +1,108 @@
-/* A libnvidia-ml.so.1 without a GPU. FAKE_NVML_FAIL="function=error,…" makes functions fail,
-   FAKE_NVML_CRASH names one that crashes, FAKE_NVML_DRIVER and FAKE_NVML_CUDA are the versions,
-   FAKE_NVML_GPUS the number of GPUs (1), FAKE_NVML_CAPABILITY such as 90 the capability. */
-#include <signal.h>
+/* A stand-in for the driver's library, with four GPUs and one partition.
+ *
+ * FAKE_NVML_BROKEN: names of fields, each of which answers "not supported"; with a "/" before the
+ * name, every second call of it answers "unknown error".
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef int result;
-typedef struct { int index; } gpu;
-static gpu gpus[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+#define COUNT 4
+#define PARTITION 4 /* the fifth handle */
+#define INVALID_ARGUMENT 2
+#define NOT_SUPPORTED 3
+#define NOT_FOUND 6
+#define UNKNOWN 999
 
-static result outcome(const char *function) {
-    const char *crash = getenv("FAKE_NVML_CRASH");
-    if (crash && !strcmp(crash, function)) raise(SIGSEGV);
-    const char *fail = getenv("FAKE_NVML_FAIL");
-    size_t length = strlen(function);
-    for (const char *at = fail; at; at = strchr(at, ',')) {
-        if (*at == ',') at++;
-        if (!strncmp(at, "*=", 2)) return atoi(at + 2);
-        if (!strncmp(at, function, length) && at[length] == '=') return atoi(at + length + 1);
-        if (!strchr(at, ',')) break;
-    }
-    return 0;
-}
-static int number(const char *name, int otherwise) {
-    const char *text = getenv(name);
-    return text ? atoi(text) : otherwise;
-}
-#define CHECK do { result r = outcome(__func__); if (r) return r; } while (0)
-
-result nvmlInit_v2(void) { CHECK; return 0; }
-result nvmlInitWithFlags(unsigned flags) { (void)flags; CHECK; return 0; }
-result nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(result r) { (void)r; return "fake"; }
-result nvmlSystemGetDriverVersion(char *text, unsigned length) {
-    CHECK;
-    const char *version = getenv("FAKE_NVML_DRIVER");
-    snprintf(text, length, "%s", version ? version : "580.65.06");
-    return 0;
-}
-result nvmlSystemGetNVMLVersion(char *text, unsigned length) {
-    CHECK; snprintf(text, length, "13.580"); return 0;
-}
-result nvmlSystemGetCudaDriverVersion(int *version) {
-    CHECK; *version = number("FAKE_NVML_CUDA", 13000); return 0;
-}
-result nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    CHECK; *version = number("FAKE_NVML_CUDA", 13000); return 0;
-}
-result nvmlDeviceGetCount_v2(unsigned *count) {
-    CHECK; *count = (unsigned)number("FAKE_NVML_GPUS", 1); return 0;
-}
-result nvmlDeviceGetHandleByIndex_v2(unsigned index, gpu **device) {
-    CHECK; *device = &gpus[index]; return 0;
-}
-result nvmlDeviceGetName(gpu *device, char *text, unsigned length) {
-    (void)device; CHECK; snprintf(text, length, "Fake GPU"); return 0;
-}
-result nvmlDeviceGetUUID(gpu *device, char *text, unsigned length) {
-    CHECK; snprintf(text, length, "GPU-%d0000000-aaaa-bbbb-cccc-dddddddddddd", device->index);
-    return 0;
-}
+typedef struct { int number; } device_t;
+typedef device_t *handle_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct {
-    char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32];
-} pci;
-result nvmlDeviceGetPciInfo_v3(gpu *device, pci *info) {
-    CHECK;
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char address[32];
+} pci_t;
+
+static device_t devices[] = {{0}, {1}, {2}, {3}, {4}};
+static const char *uuids[] = {
+    "GPU-00000000-aaaa-0000-0000-000000000000", "GPU-11111111-aaaa-0000-0000-000000000000",
+    "GPU-22222222-aaaa-0000-0000-000000000000", "GPU-33333333-aaaa-0000-0000-000000000000",
+    "MIG-44444444-aaaa-0000-0000-000000000000"};
+static unsigned calls;
+
+static int broken(const char *field) {
+    const char *list = getenv("FAKE_NVML_BROKEN");
+    char every_second[64];
+    if (!list) return 0;
+    snprintf(every_second, sizeof every_second, "/%s", field);
+    if (strstr(list, every_second)) return calls++ % 2 ? UNKNOWN : 0;
+    return strstr(list, field) ? NOT_SUPPORTED : 0;
+}
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) {
+    return code == NOT_SUPPORTED ? "Not Supported" : code == UNKNOWN ? "Unknown Error" : "Error";
+}
+int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size, "1.2.3"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = COUNT; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle_t *handle) {
+    if (index >= COUNT) return INVALID_ARGUMENT;
+    *handle = &devices[index];
+    return 0;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, handle_t *handle) {
+    for (int i = 0; i <= PARTITION; i++)
+        if (!strcmp(uuids[i], uuid)) { *handle = &devices[i]; return 0; }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetUUID(handle_t device, char *text, unsigned size) {
+    snprintf(text, size, "%s", uuids[device->number]);
+    return 0;
+}
+int nvmlDeviceGetName(handle_t device, char *text, unsigned size) {
+    const char *mixed = getenv("FAKE_NVML_MIXED");
+    snprintf(text, size, "Fake GPU %d", mixed ? device->number : 0);
+    return 0;
+}
+int nvmlDeviceGetPciInfo_v3(handle_t device, pci_t *info) {
     memset(info, 0, sizeof *info);
-    snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02d:00.0", device->index + 1);
+    info->bus = 0x10 + device->number;
     return 0;
 }
-result nvmlDeviceGetCudaComputeCapability(gpu *device, int *major, int *minor) {
-    (void)device; CHECK;
-    int capability = number("FAKE_NVML_CAPABILITY", 90);
-    *major = capability / 10; *minor = capability % 10;
+int nvmlDeviceGetUtilizationRates(handle_t device, utilization_t *rates) {
+    int code = device->number == PARTITION ? NOT_SUPPORTED : broken("utilization");
+    if (code) return code;
+    rates->gpu = 10 * (device->number + 1);
+    rates->memory = device->number + 1;
     return 0;
 }
-typedef struct { unsigned long long total, free, used; } memory;
-result nvmlDeviceGetMemoryInfo(gpu *device, memory *info) {
-    (void)device; CHECK;
-    info->total = 80000000000ULL; info->used = 1000000000ULL; info->free = 79000000000ULL;
+int nvmlDeviceGetMemoryInfo(handle_t device, memory_t *memory) {
+    int code = broken("memory");
+    if (code) return code;
+    memory->total = 1000;
+    memory->used = 100 * (device->number + 1);
+    memory->free = memory->total - memory->used;
     return 0;
 }
-typedef struct { unsigned gpu, memory; } utilization;
-result nvmlDeviceGetUtilizationRates(gpu *device, utilization *rates) {
-    (void)device; CHECK; rates->gpu = 7; rates->memory = 3; return 0;
+int nvmlDeviceGetPowerUsage(handle_t device, unsigned *milliwatts) {
+    int code = broken("power");
+    if (code) return code;
+    *milliwatts = 1000 * (device->number + 1);
+    return 0;
 }
-#define ANSWER(name, value) \
-    result name(gpu *device, unsigned *answer) { (void)device; CHECK; *answer = value; return 0; }
-ANSWER(nvmlDeviceGetPowerUsage, 90000)
-ANSWER(nvmlDeviceGetEnforcedPowerLimit, 700000)
-ANSWER(nvmlDeviceGetPersistenceMode, 1)
-ANSWER(nvmlDeviceGetComputeMode, 0)
-ANSWER(nvmlDeviceGetCurrPcieLinkWidth, 16)
-ANSWER(nvmlDeviceGetMaxPcieLinkWidth, 16)
-ANSWER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
-ANSWER(nvmlDeviceGetMaxPcieLinkGeneration, 5)
-#define ASKED(name, value) \
-    result name(gpu *device, int which, unsigned *answer) { \
-        (void)device; (void)which; CHECK; *answer = value; return 0; }
-ASKED(nvmlDeviceGetTemperature, 40)
-ASKED(nvmlDeviceGetClockInfo, 1980)
-result nvmlDeviceGetCurrentClocksEventReasons(gpu *device, unsigned long long *mask) {
-    (void)device; CHECK; *mask = 1; return 0;
+int nvmlDeviceGetTemperature(handle_t device, unsigned sensor, unsigned *celsius) {
+    (void)sensor;
+    *celsius = 40 + device->number;
+    return broken("temperature");
 }
-result nvmlDeviceGetCurrentClocksThrottleReasons(gpu *device, unsigned long long *mask) {
-    (void)device; CHECK; *mask = 1; return 0;
+int nvmlDeviceGetClockInfo(handle_t device, unsigned which, unsigned *megahertz) {
+    *megahertz = 1000 * which + device->number;
+    return broken("clock");
 }
-result nvmlDeviceGetTotalEccErrors(gpu *device, int kind, int counter, unsigned long long *count) {
-    (void)device; (void)kind; (void)counter; CHECK; *count = 0; return 0;
-}
-result nvmlDeviceGetMigMode(gpu *device, unsigned *now, unsigned *pending) {
-    (void)device; CHECK; *now = 0; *pending = 0; return 0;
-}
-result nvmlDeviceGetComputeRunningProcesses_v3(gpu *device, unsigned *count, void *infos) {
-    (void)device; (void)infos; CHECK; *count = 0; return 0;
+int nvmlDeviceGetCurrentClocksEventReasons(handle_t device, unsigned long long *reasons) {
+    *reasons = device->number;
+    return broken("throttle");
 }
