@@ -89,15 +89,15 @@ class WaitLines:
         before = torch.cuda.get_sync_debug_mode()
         if before == 2:  # the program asked for errors: they name the line themselves
             return
+        _set_sync_debug_mode(1)
         filters, show = list(warnings.filters), warnings.showwarning
         warnings.filterwarnings("always", message=f".*{_MESSAGE}.*")
         wanted = before == 1
         hook = self._hook(show, wanted)
         warnings.showwarning = hook
-        torch.cuda.set_sync_debug_mode(1)
 
         def undo() -> None:
-            torch.cuda.set_sync_debug_mode(before)
+            _set_sync_debug_mode(before)
             if warnings.showwarning is hook:
                 warnings.showwarning = show
             _restore_filters(filters)
@@ -184,6 +184,12 @@ class WaitLines:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    with warnings.catch_warnings():  # it warns that it is a prototype
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _forget(callbacks: list[Any], callback: Any) -> None:

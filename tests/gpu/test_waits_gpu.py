@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -103,7 +104,8 @@ def test_a_loader_that_prepares_data_in_the_main_thread(model: torch.nn.Module) 
         time.sleep(0.01)
         return torch.tensor(items)
 
-    loader = torch.utils.data.DataLoader(list(range(16)), batch_size=2, collate_fn=tokenize)
+    data: Any = list(range(16))
+    loader: Any = torch.utils.data.DataLoader(data, batch_size=2, collate_fn=tokenize)
     with trace(detail="full") as t:
         for _ in loader:
             programs.run_steps(model, 1)
