@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,15 @@ class LayerPattern:
     passes: int
     confidence: float
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the model."""
+        return {
+            "layers": self.layers,
+            "attention_calls": self.attention_calls,
+            "layer_kinds": dict(self.kinds),
+        }
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -65,6 +75,7 @@ class Solution:
     labels: NDArray[np.uint8]
     confidence: NDArray[np.float64]
     pattern: LayerPattern | None
+    cores: int  # attention cores and scans seen
 
 
 @dataclass
@@ -220,12 +231,13 @@ def _reversed_pass(text: bytes) -> bytes:
 def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
     solver = Solver(_with_mixers(text), steps)
     if not solver.shows_layers:
-        return Solution(np.full(len(text), LEFT, dtype=np.uint8), np.zeros(len(text)), None)
+        left = np.full(len(text), LEFT, dtype=np.uint8)
+        return Solution(left, np.zeros(len(text)), None, len(solver.cores))
     pieces = Assembly(solver).pieces()
     labels = np.frombuffer(bytearray().join(piece.labels for piece in pieces), dtype=np.uint8)
     lengths = [len(piece.labels) for piece in pieces]
     confidence = np.repeat([piece.confidence for piece in pieces], lengths)
-    return Solution(labels, confidence, _pattern(pieces))
+    return Solution(labels, confidence, _pattern(pieces), len(solver.cores))
 
 
 @dataclass

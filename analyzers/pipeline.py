@@ -186,13 +186,21 @@ def assemble(context: Context) -> Analysis:
         accounted=accounted,
         breakdown_reason="" if accounted else "launches were recorded and no device row was",
         cpu_only=work.cpu_only,
-        facts=dict(work.trace.meta.facts),
+        facts=_facts(context),
         notes=work.trace.notes
         + work.notes
+        + tuple(context.attribution.notes)
         + integrity_notes(work, plan.host if plan.found else []),
         observer=observe(work.trace, steps, charges),
         observer_reason=NOT_OBSERVED,
     )
+
+
+def _facts(context: Context) -> dict[str, Any]:
+    """What is known of the run, and the layers of the model where the trace shows them."""
+    patterns = context.attribution.patterns
+    seen = patterns[0].facts if patterns else {}
+    return {**seen, **context.work.trace.meta.facts}
 
 
 def _inside(lanes: Lanes, start: int, end: int) -> NDArray[np.bool_]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +17,10 @@ from tracer.analyzers.attribution import (
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.layer_blocks import LEFT
 from tracer.analyzers.layer_letters import letter_of
-from tracer.analyzers.layer_pattern import Solution, solve
+from tracer.analyzers.layer_pattern import LayerPattern, Solution, solve
 from tracer.analyzers.roles import Roles
+from tracer.analyzers.side_streams import fill_side_streams
+from tracer.events import Note
 
 LEAST_CONFIDENCE = 0.6
 _FORWARD = (0, 1)  # directions: no training, forward
@@ -32,15 +36,52 @@ def by_position(work: Work, roles: Roles, out: Attribution) -> None:
     """Fill what the place in the layer tells."""
     if work.cpu_only or not out.open.size:
         return
-    for rows in launch_sequences(work, out, _FORWARD):
-        text = _letters(work, out, rows)
-        solution = solve(text.tobytes(), _step_edges(out.step[rows]).tolist())
+    sequences = launch_sequences(work, out, _FORWARD)
+    solved = [(rows, _solve(work, out, rows)) for rows in sequences]
+    for rows, solution in solved:
         _fill(out, rows, solution)
-        if solution.pattern is not None:
-            out.patterns.append(solution.pattern)
+    found = [s.pattern for _, s in solved if s.pattern is not None]
+    out.patterns += sorted(found, key=lambda p: p.attention_calls * p.passes, reverse=True)
     if out.patterns:
+        _beside(work, out, solved)
         _follow_forward(work, out)
         _fill_between(work, out)
+    else:
+        out.notes += _too_few(work, out, sum(solution.cores for _, solution in solved))
+
+
+def _solve(work: Work, out: Attribution, rows: Longs) -> Solution:
+    text = _letters(work, out, rows).tobytes()
+    return solve(text, _step_edges(out.step[rows]).tolist())
+
+
+def _beside(work: Work, out: Attribution, solved: Sequence[tuple[Longs, Solution]]) -> None:
+    """Streams beside the one that runs the most layers of its device."""
+    device = work.trace.events["device"].to_numpy()[work.event]
+    for index in np.unique([device[rows[0]] for rows, _ in solved]):
+        here = [(rows, s.pattern) for rows, s in solved if device[rows[0]] == index]
+        main = max(here, key=lambda pair: _passed(pair[1]))
+        side = [rows for rows, pattern in here if pattern is None]
+        if main[1] is not None and side:
+            fill_side_streams(work, out, main[0], side, _passed(main[1]))
+
+
+def _passed(pattern: LayerPattern | None) -> int:
+    """How many layers a sequence ran through."""
+    return 0 if pattern is None else pattern.layers * pattern.passes
+
+
+def _too_few(work: Work, out: Attribution, cores: int) -> list[Note]:
+    """What is left open because too little of a model was recorded to see its layers."""
+    products = np.array([name.token == "GEMM" for name in work.names], dtype=bool)
+    count = int(products[work.name_code[out.open]].sum())
+    if not cores or not count:
+        return []
+    text = (
+        f"{cores} attention cores were recorded, too few to see the pattern of a layer: {count} "
+        "matrix multiplications without other evidence are unattributed"
+    )
+    return [Note("trace.no_layer_pattern", text, count)]
 
 
 def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) -> list[Longs]:
