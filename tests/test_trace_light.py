@@ -1,0 +1,196 @@
+"""Detail light: the time of steps on the device from two marks each, without a profiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.live_models import OwnModel, prompt
+from tracer import trace
+from tracer.capture import Recorded
+from tracer.collectors.announced_steps import Announced
+from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
+from tracer.events import SIDE_TABLES, make_table
+from tracer.live_trace import light_trace
+
+
+@dataclass
+class Clock:
+    """A device whose marks pass at once; every mark takes a microsecond of its time."""
+
+    now_ms: float = 0.0
+    device: int | None = 0
+    made: int = 0
+    waits: int = 0
+    marks: list[Mark] = field(default_factory=list)
+
+    def current(self) -> int | None:
+        return self.device
+
+    def event(self) -> Mark:
+        self.made += 1
+        return Mark(self)
+
+
+@dataclass(eq=False)
+class Mark:
+    """A mark on that device."""
+
+    clock: Clock
+    at_ms: float = -1.0
+
+    def record(self) -> None:
+        self.at_ms = self.clock.now_ms
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        self.clock.waits += 1
+
+    def elapsed_time(self, end_event: Any, /) -> float:
+        return float(np.float32(end_event.at_ms - self.at_ms))
+
+
+def run_steps(clock: Clock, steps: DeviceSteps, times_ms: list[tuple[float, float]]) -> None:
+    for begin, end in times_ms:
+        clock.now_ms = begin
+        steps.begin("call")
+        clock.now_ms = end
+        steps.end("call")
+
+
+def lengths(spans: list[DeviceSpan]) -> list[int]:
+    return [span.end_ns - span.start_ns for span in spans]
+
+
+def test_lengths_and_gaps_of_steps() -> None:
+    clock = Clock()
+    steps = DeviceSteps(clock)
+    run_steps(clock, steps, [(0.0, 2.0), (2.5, 4.0), (4.0, 9.0)])
+    spans = steps.close()
+    assert lengths(spans) == [2_000_000, 1_500_000, 5_000_000]
+    assert spans[1].start_ns - spans[0].end_ns == 500_000
+    assert clock.waits == 1
+
+
+def test_the_device_is_tied_to_the_clock_of_the_host_at_its_end() -> None:
+    import time
+
+    clock = Clock()
+    steps = DeviceSteps(clock)
+    before_ns = time.time_ns()
+    run_steps(clock, steps, [(0.0, 2.0)])
+    clock.now_ms = 3.0
+    (span,) = steps.close()
+    assert before_ns <= span.end_ns + 1_000_000 <= time.time_ns()
+
+
+def test_marks_are_used_again_and_long_runs_stay_exact() -> None:
+    clock = Clock(now_ms=0.0)
+    steps = DeviceSteps(clock)
+    hour = [(i * 1000.0, i * 1000.0 + 0.001) for i in range(3600)]
+    run_steps(clock, steps, hour)
+    assert clock.made <= 2 * DeviceSteps.DRAIN_EVERY + 2
+    assert set(lengths(steps.close())) == {1000}
+
+
+def test_a_part_of_a_step_has_no_marks_of_its_own() -> None:
+    clock = Clock()
+    steps = DeviceSteps(clock)
+    steps.begin("step")
+    run_steps(clock, steps, [(1.0, 2.0), (2.0, 3.0)])
+    clock.now_ms = 4.0
+    steps.end("step")
+    spans = steps.close()
+    assert lengths(spans) == [4_000_000]
+    assert [span.owner for span in spans] == ["step"]
+
+
+def test_without_a_device_there_are_no_marks() -> None:
+    clock = Clock(device=None)
+    steps = DeviceSteps(clock)
+    run_steps(clock, steps, [(0.0, 1.0)])
+    assert steps.close() == []
+    assert (clock.made, clock.waits) == (0, 0)
+
+
+def test_a_step_that_ends_on_another_device_is_left_out() -> None:
+    clock = Clock()
+    steps = DeviceSteps(clock)
+    steps.begin("call")
+    clock.device = 1
+    steps.end("call")
+    clock.device = 0
+    run_steps(clock, steps, [(1.0, 2.0)])
+    assert lengths(steps.close()) == [1_000_000]
+
+
+def test_each_device_has_a_chain_of_its_own() -> None:
+    clock = Clock()
+    steps = DeviceSteps(clock)
+    run_steps(clock, steps, [(0.0, 1.0)])
+    clock.device = 1
+    run_steps(clock, steps, [(5.0, 7.0)])
+    assert [(span.device, span.end_ns - span.start_ns) for span in steps.close()] == [
+        (0, 1_000_000),
+        (1, 2_000_000),
+    ]
+
+
+def empty_calls() -> Any:
+    return make_table(SIDE_TABLES["root_calls"], {})
+
+
+def test_device_time_stands_beside_its_step() -> None:
+    recorded = Recorded("light", spans=[DeviceSpan(0, 130, 190, 95, "step")])
+    steps = [Announced("a", "", 10, 50, 7), Announced("b", "", 100, 160, 7)]
+    events = light_trace(recorded, steps, empty_calls()).events
+    rows = events[["kind", "name", "start_ns", "duration_ns", "device", "external_id"]]
+    assert [tuple(row) for row in rows.to_numpy()] == [
+        ("annotation", "a", 10, 40, -1, 0),
+        ("annotation", "b", 100, 60, -1, 1),
+        ("device_annotation", "b", 130, 60, 0, 1),
+    ]
+
+
+def test_calls_of_models_are_the_steps_where_none_was_announced() -> None:
+    calls = make_table(
+        SIDE_TABLES["root_calls"],
+        {
+            "root": ["", ""],
+            "type": ["Model", "Model"],
+            "start_ns": [10, 30],
+            "end_ns": [20, 50],
+            "thread": [7, 7],
+        },
+    )
+    spans = [DeviceSpan(0, 12, 22, 9, "call"), DeviceSpan(0, 40, 41, 35, "step")]
+    events = light_trace(Recorded("light", spans=spans), [], calls).events
+    assert list(events["name"]) == ["module::::Model"] * 3
+    assert list(events["kind"]) == ["module", "device_annotation", "module"]
+    assert list(events["external_id"]) == [0, 0, 1]
+
+
+def test_nothing_happened() -> None:
+    assert len(light_trace(Recorded("light"), [], empty_calls()).events) == 0
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_light_trace_has_step_times_and_no_breakdown(announced: bool) -> None:
+    model = OwnModel()
+    with trace(detail="light") as t, torch.no_grad():
+        for _ in range(5):
+            if announced:
+                with t.step("decode"):
+                    model(prompt())
+            else:
+                model(prompt())
+    report = t.report.json()
+    assert len(report["steps"]) == 5
+    assert all(step["wall_ns"] > 0 for step in report["steps"])
+    assert t.trace.meta.detail == "light"
