@@ -135,6 +135,13 @@ def test_torch_that_crashes_on_import(root: Path, site: Path) -> None:
     assert row.remedy.startswith("pip install --force-reinstall torch")
 
 
+def test_torch_that_does_not_finish_its_import(root: Path, site: Path) -> None:
+    (site / "torch/__init__.py").write_text("import time\ntime.sleep(600)\n")
+    row = found(examine(fakes.machine(root, site), timeout_s=2), "torch.slow")
+    assert row.status == "warning"
+    assert "--timeout" in row.remedy
+
+
 FUNCTIONS = {
     "memory": "nvmlDeviceGetMemoryInfo",
     "utilization": "nvmlDeviceGetUtilizationRates",

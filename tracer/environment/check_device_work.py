@@ -44,7 +44,7 @@ def check_cuda(facts: Facts) -> Iterable[Row]:
 
 def _unavailable_rows(facts: Facts, end: TaskEnd) -> Iterable[Row]:
     told = next((r["cuda_error"] for r in end.replies if r.get("cuda_error")), "no reason told")
-    if facts.nvml.error is not None or not facts.has_nvidia:
+    if not _has_gpu(facts):
         yield not_checked("cuda", "CUDA from torch", f"no GPU to ask: {told}")
         return
     yield error(
@@ -53,6 +53,13 @@ def _unavailable_rows(facts: Facts, end: TaskEnd) -> Iterable[Row]:
         f"torch does not reach the GPU: {told}",
         "the rows on the driver say why; check CUDA_VISIBLE_DEVICES and the container",
     )
+
+
+def _has_gpu(facts: Facts) -> bool:
+    """Whether there is a GPU of the kind that this torch is built for, with its driver."""
+    if facts.torch.hip is not None:
+        return facts.machine.exists("/dev/kfd")
+    return facts.nvml.error is None and facts.has_nvidia
 
 
 def _broken_row(end: TaskEnd, rule: str, subject: str) -> Row | None:

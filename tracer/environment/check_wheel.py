@@ -59,6 +59,13 @@ def _import_row(torch: Torch) -> Row:
             f"torch does not import: {first_line(torch.error)}",
             import_remedy(torch.error, "torch", torch),
         )
+    if torch.late:
+        return warning(
+            "torch.slow",
+            "torch",
+            "torch did not finish its import in time: nothing of it was checked",
+            "run again with --timeout 120: the first import from a cold disk is slow",
+        )
     place = crash_place(torch.import_stderr, "torch")
     return error(
         "torch.crash",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,7 +51,8 @@ CHECKS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     ("tracer", (check_interfaces,)),
 )
 DEFAULT_TIMEOUT_S = 30.0
-_TASK_SHARE = 0.2  # of the whole time, for one import or one task
+# Of the whole time: for one import, and for what starts CUDA, which takes seconds on many GPUs.
+_IMPORT_SHARE, _CUDA_SHARE = 0.2, 0.7
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,17 @@ def judge(facts: Facts) -> Diagnosis:
 def gather(machine: Machine, *, timeout_s: float) -> Facts:
     """The answers of all probes, asked side by side."""
     installed = tuple(e.name for e in EXTENSIONS if _is_installed(e.module, machine))
-    task_s = max(1.0, timeout_s * _TASK_SHARE)
+    import_s = max(1.0, timeout_s * _IMPORT_SHARE)
     payload = {
         "extensions": installed,
-        "task_timeout_s": task_s,
+        "import_timeout_s": import_s,
+        "cuda_timeout_s": timeout_s * _CUDA_SHARE,
         "parallel": min(4, max(2, os.cpu_count() or 2)),
     }
     with ThreadPoolExecutor(max_workers=3) as pool:
         nvml = pool.submit(_ask, "tracer.environment.probe_nvml", {}, machine, timeout_s / 2)
         torch = pool.submit(_ask, "tracer.environment.probe_torch", payload, machine, timeout_s)
-        compilers = pool.submit(probe_compilers, machine, timeout_s=task_s)
+        compilers = pool.submit(probe_compilers, machine, timeout_s=import_s)
         versions, requirements = _distributions(machine)
         return Facts(
             machine=machine,
@@ -126,6 +130,8 @@ def _is_installed(module: str, machine: Machine) -> bool:
     """Whether the module is on the path; nothing is imported for the answer."""
     try:
         spec = PathFinder.find_spec(module, list(machine.path))
+        if spec is None and list(machine.path) == sys.path:  # an editable install has a finder
+            spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return False
     # A folder without `__init__` is a namespace anybody's data may have.

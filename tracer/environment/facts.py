@@ -148,6 +148,7 @@ class Torch:
 
     error: str | None  # why it did not import; `missing` if it is not installed
     import_ending: str  # how the process ended if the import took it along
+    late: bool  # it was stopped at the deadline
     import_stderr: str
     wheel: Mapping[str, Any]
     cudnn_error: str | None
@@ -216,6 +217,7 @@ def read_torch(answer: Answer) -> Torch:
     return Torch(
         error=said.get("torch_error"),
         import_ending="" if finished else answer.ending or "ended without an answer",
+        late=answer.status is None,
         import_stderr=answer.error,
         wheel=said.get("torch") or {},
         cudnn_error=said.get("cudnn_error"),

@@ -4,6 +4,7 @@ A child that dies takes nothing along: its ending is told, and the next one star
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import importlib.util
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +40,7 @@ def main() -> None:
         tasks.tell_torch(torch)
     names = _task_names(payload, torch)
     reply(stage="tasks", tasks=names)
-    _run_all(names, torch, float(payload["task_timeout_s"]), int(payload["parallel"]))
+    _run_all(names, torch, payload)
     reply(stage="done")
 
 
@@ -61,11 +63,13 @@ def _task_names(payload: Any, torch: Any) -> list[str]:
     return ["device", "profiler", *extensions, "attention:cpu", "interfaces"]
 
 
-def _run_all(names: Sequence[str], torch: Any, timeout_s: float, parallel: int) -> None:
+def _run_all(names: Sequence[str], torch: Any, payload: Any) -> None:
     waiting, running = list(names), list[_Running]()
     while waiting or running:
-        while waiting and len(running) < parallel:
-            running.append(_start(waiting.pop(0), torch, timeout_s))
+        while waiting and len(running) < int(payload["parallel"]):
+            name = waiting.pop(0)
+            kind = "cuda" if name in ("device", "profiler") else "import"
+            running.append(_start(name, torch, float(payload[f"{kind}_timeout_s"])))
         time.sleep(0.005)
         running = [child for child in running if not _ended(child)]
 
@@ -83,6 +87,7 @@ def _child(name: str, torch: Any, stderr: Any) -> None:
     status = 1
     try:
         os.setsid()
+        _die_with_parent()
         os.dup2(stderr.fileno(), 2)
         os.dup2(2, 1)
         faulthandler.enable(file=2)
@@ -94,6 +99,13 @@ def _child(name: str, torch: Any, stderr: Any) -> None:
     finally:
         sys.stdout.flush()
         os._exit(status)
+
+
+def _die_with_parent() -> None:
+    """On Linux: if the parent is stopped at its deadline, its children go too."""
+    set_signal_of_parents_death = 1
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGKILL)
 
 
 def _task(name: str) -> Callable[[Any], None]:
