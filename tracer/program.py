@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import io
 import os
 import runpy
@@ -45,7 +46,11 @@ class Outcome:
 
 def run_program(program: Program) -> Outcome:
     """Run it to its end, its own threads included; its exceptions are reported as Python does."""
+    ending = _Ending()
+    atexit.register(ending.end)  # before the program registers its own, and so after them
     outcome = _run(program)
+    if isinstance(outcome.error, KeyboardInterrupt):
+        ending.number = signal.SIGINT
     _wait_for_threads()
     return outcome
 
@@ -59,15 +64,13 @@ def _run(program: Program) -> Outcome:
         return Outcome(status, error if status else None)
     except BaseException as error:  # whatever the program raises is the program's
         _report(error)
-        if isinstance(error, KeyboardInterrupt):
-            _die_by(signal.SIGINT)
         return Outcome(1, error)
 
 
 def _execute(program: Program) -> None:
     """Everything a new interpreter would set up for it, then the program."""
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
+    main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
     sys.argv[:] = [program.name, *program.arguments]
     if program.is_module:
@@ -163,13 +166,16 @@ def _program_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if not t.daemon and t is not here and t is not main]
 
 
-def _die_by(number: signal.Signals) -> None:
-    """End the process by the signal, after everything that runs at its exit."""
+class _Ending:
+    """Ends the process by a signal, when everything that runs at its exit has run."""
 
-    def end() -> None:
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+
+    def end(self) -> None:
+        if self.number is None:
+            return
         sys.stdout.flush()
         sys.stderr.flush()
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    atexit.register(end)
+        signal.signal(self.number, signal.SIG_DFL)
+        os.kill(os.getpid(), self.number)
