@@ -26,6 +26,7 @@ from tracer.analyzers.host import link_launches, read_host
 from tracer.analyzers.idle import CAUSES, Gaps, find_gaps
 from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.kernel_phases import phases_by_kernels
 from tracer.analyzers.ladder import RUNGS
 from tracer.analyzers.modules import read_modules
 from tracer.analyzers.observer import NOT_OBSERVED, observe
@@ -104,6 +105,9 @@ def understand(trace: Trace) -> Context:
     lanes = lanes_of(work)
     plan = plan_steps(work, lanes, find_steps(trace, host, launches))
     attribution, roles = attribute(work, plan.work_step, RUNGS)
+    if plan.found:
+        told = phases_by_kernels(work, attribution, plan.host, plan.work_step)
+        plan = replace(plan, host=told)
     slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
     return Context(work, roles, attribution, lanes, plan, slices, gaps)
