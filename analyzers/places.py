@@ -26,9 +26,9 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _INSTANCE = re.compile(r"^([A-Z]\w*_)\d+$")
 
 
-# The hook's clock and the profiler's agree within this; a call is noted at most so long before its
-# operator begins.
-_CLOCKS_APART_NS, _CALL_BEFORE_NS = 2_000, 100_000
+# A watched call is noted at most so long before its operator begins; a warning comes at most so
+# long after the operator ends.
+_CALL_BEFORE_NS, _WARNED_AFTER_NS = 100_000, 300_000
 
 
 @lru_cache(maxsize=65536)
@@ -101,17 +101,22 @@ class Places:
         return None
 
     def _site(self, event: int) -> Where | None:
-        """A line that the recorder's hook saw inside the operator around this event, or in the call
-        right before it, on the same thread."""
+        """A line that the recorder's hook saw for the operator around this event, on its thread:
+        the framework warns right after an operator that waited, a watched call is noted right
+        before it."""
         operator = int(self.host.outer_operator[event])
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
-        at = int(np.searchsorted(self._site_times, end + _CLOCKS_APART_NS)) - 1
         thread = int(self._tids[int(self.trace.events["thread"].iloc[around])])
-        while at >= 0 and self._site_times[at] >= start - _CALL_BEFORE_NS:
-            row = self._sites.iloc[at]
-            inside = self._site_times[at] >= start - _CLOCKS_APART_NS
-            if int(row["thread"]) in (thread, NONE) and (inside or row["cause"] == "called"):
-                return Where(str(row["file"]), int(row["line"]), str(row["function"]))
-            at -= 1
-        return None
+        first = int(np.searchsorted(self._site_times, start - _CALL_BEFORE_NS))
+        last = int(np.searchsorted(self._site_times, end + _WARNED_AFTER_NS))
+        rows = self._sites.iloc[first:last]
+        rows = rows[rows["thread"].isin([thread, NONE])]
+        called = rows[(rows["cause"] == "called") & (rows["time_ns"] <= end)]
+        warned = rows[(rows["cause"] == "warned") & (rows["time_ns"] >= start)]
+        # The last call before the operator, else the first warning after it began.
+        chosen = called.iloc[-1:] if len(called) else warned.iloc[:1]
+        if not len(chosen):
+            return None
+        row = chosen.iloc[0]
+        return Where(str(row["file"]), int(row["line"]), str(row["function"]))

@@ -92,6 +92,19 @@ class IdlePieces:
         calls = Calls(work.trace, work.host, work.launches)
         return work.host.nearest(calls.compiling)
 
+    @cached_property
+    def stretch_ns(self) -> Longs:
+        """Length of the unbroken stretch of one cause that each piece is part of."""
+        gaps = self.gaps
+        new = np.ones(self.length.size, dtype=bool)
+        new[1:] = (gaps.start_ns[1:] != gaps.end_ns[:-1]) | (gaps.cause[1:] != gaps.cause[:-1])
+        run = np.cumsum(new) - 1
+        if not run.size:
+            return self.length
+        total = np.bincount(run, weights=self.length).astype(np.int64)
+        whole: Longs = total[run]
+        return whole
+
     def of_cause(self, cause: str) -> Longs:
         """Pieces with this cause."""
         return np.flatnonzero(self.gaps.cause == CAUSE_CODE[cause])
@@ -250,11 +263,12 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
 
 
 def _is_block(pieces: IdlePieces, analysis: Analysis) -> NDArray[np.bool_]:
-    """Pieces long enough to be a piece of work of the host, not a pause between operators."""
+    """Pieces of an unbroken stretch of one cause that is long enough to be a piece of work of the
+    host, and not a pause between operators; many small functions can make one stretch."""
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else 0.0
     usual = _BLOCK_PACES * pieces.pace_ns
-    block: NDArray[np.bool_] = pieces.length > max(usual, 0 if usual else _BLOCK_SHARE * step)
+    block: NDArray[np.bool_] = pieces.stretch_ns > max(usual, 0 if usual else _BLOCK_SHARE * step)
     return block
 
 

@@ -42,7 +42,7 @@ class Wait:
 
     event: int
     cause: str
-    operator: int  # innermost operator around it; -1 for a wait that the program asked for
+    operator: int  # the operator that asked for it; -1 for a wait that the program asked for
     blocked_ns: int
     idle_ns: int
     idle_after_ns: int
@@ -57,7 +57,7 @@ def find_waits(context: Context) -> list[Wait]:
     calls = Calls(work.trace, work.host, work.launches)
     rows = np.flatnonzero(calls.blocking)
     rows = rows[~_after_everything(context, rows)]
-    operator = work.host.operator[rows]
+    operator = _asking_operator(context, rows)
     groups: dict[tuple[int, int], list[int]] = {}
     for row, holder in zip(rows.tolist(), operator.tolist(), strict=True):
         groups.setdefault((holder, NONE if holder != NONE else row), []).append(row)
@@ -66,6 +66,16 @@ def find_waits(context: Context) -> list[Wait]:
         _wait(context, holder, members, idle, after)
         for (holder, _), members in sorted(groups.items(), key=lambda item: item[1][0])
     ]
+
+
+def _asking_operator(context: Context, rows: Longs) -> Longs:
+    """The operator that asked for each wait: the outermost when it is one of PyTorch's, whatever
+    it reads on the way, else the innermost, since an engine's operator may hold many."""
+    host, trace = context.work.host, context.work.trace
+    inner, outer = take(host.operator, rows), take(host.outer_operator, rows)
+    native = trace.names_matching(lambda name: name.startswith("aten::"))
+    whole = (outer != NONE) & native[trace.name_codes[np.maximum(outer, 0)]]
+    return np.where(whole, outer, inner)
 
 
 def _after_everything(context: Context, rows: Longs) -> np.typing.NDArray[np.bool_]:
@@ -123,7 +133,7 @@ def _wait(
     return Wait(
         event=members[-1],
         cause=_cause(context, holder, rows, copies),
-        operator=holder,
+        operator=int(context.work.host.operator[rows[0]]),
         blocked_ns=int((trace.end_ns[rows] - trace.start_ns[rows]).sum()),
         idle_ns=sum(idle.get(row, 0) for row in members),
         idle_after_ns=max(after.get(row, 0) for row in members),
@@ -138,7 +148,7 @@ def _copies_of(context: Context, holder: int, rows: Longs) -> Longs:
     if holder == NONE:
         inside = np.isin(work.launch, rows)
     else:
-        inside = take(work.host.operator, work.launch) == holder
+        inside = _asking_operator(context, work.launch) == holder
     kinds = np.isin(work.event, work.trace.rows("memcpy"))
     return work.event[inside & kinds]
 
@@ -165,8 +175,8 @@ def _cause(context: Context, holder: int, rows: Longs, copies: Longs) -> str:
             return TO_HOST
         return PAGEABLE if "host_to_device" in directions else EXPLICIT
     names = work.trace.names
-    inner = names[work.trace.name_codes[holder]]
-    outer = names[work.trace.name_codes[int(work.host.outer_operator[holder])]]
+    inner = names[work.trace.name_codes[int(work.host.operator[rows[0]])]]
+    outer = names[work.trace.name_codes[int(work.host.outer_operator[rows[0]])]]
     if inner == "aten::_local_scalar_dense":
         return SCALAR if outer in _SCALAR_OPERATORS else SHAPE
     if inner in _COPY_OPERATORS:

@@ -281,7 +281,7 @@ def test_without_compile_rows_a_long_pause_is_the_hosts() -> None:
         pause = 20_000 if step == 5 else 0
         maker.annotation(f"ProfilerStep#{step}", at, pause + 1000)
         for place in range(10):
-            begin = at + pause + 80 * place
+            begin = at + pause + 5 + 80 * place
             maker.launch("k", start=begin, run=(begin + 5, begin + 75), operator="aten::mm")
         at += pause + 1000
     analysis = analyze(maker.build())
