@@ -209,7 +209,7 @@ def test_case_38_a_trace_of_100_000_kernels_is_folded() -> None:
 
 def test_the_longest_kernels_are_kept_whole_below_their_folded_span() -> None:
     analysis = kernel_analysis(2, 200, names=2)
-    durations = analysis.trace.events["duration_ns"].to_numpy()
+    durations = analysis.trace.events["duration_ns"].to_numpy().copy()
     longest = analysis.work["event"].to_numpy()[[7, 250]]
     durations[longest] = 900
     analysis = analyze(
