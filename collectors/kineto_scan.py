@@ -8,7 +8,7 @@ back as text, for `kineto_loose`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,12 +28,11 @@ from tracer.collectors.kineto_template import Span, Template, learn
 
 MAX_FORMS = 96  # in one text; what has more is not worth a vector for each
 SMALLEST_FORM = 24  # events, below which reading them one by one is cheaper
-_TRIES = 3  # texts in which to look for an event of a form that can serve as its template
+_LESSONS = 6  # templates of one form, or vain attempts at one, before the rest is left over
 _TOLD_BY = 6  # number of the quote that opens the category, where events begin with "ph", "cat"
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(9)], dtype=np.uint64)
 _EVERY_SECOND = 0b01010101
-_BRACKETS = (ord("["), ord("]"))
 
 
 class Leftover(NamedTuple):
@@ -65,8 +64,8 @@ class ScanReader:
         self.columns = columns
         self.remarks = remarks
         self.smallest_form = smallest_form
-        self.templates: dict[int, Template] = {}
-        self.failures: Counter[int] = Counter()
+        self.templates: dict[int, list[Template]] = defaultdict(list)
+        self.lessons: Counter[int] = Counter()
 
     def read(self, chunk: Chunk, order: int) -> Leftover:
         """Read the events of a chunk, of which the first is number `order` in the file."""
@@ -77,34 +76,44 @@ class ScanReader:
             return Leftover([whole], ORDER_STEP)
         left = np.ones(len(page), dtype=bool)
         for form, events in _forms(page):
-            left[self._read_form(page, form, events, order + ORDER_STEP)] = False
+            left[events] = False
+            left[self._read_form(page, form, events, order + ORDER_STEP)] = True
         pieces = list(page.pieces(np.flatnonzero(left), order, base))
         return Leftover(pieces, ORDER_STEP * (len(page) + 1))
 
     def _read_form(self, page: Page, form: int, events: Ints, order: int) -> Ints:
-        """Add the events of one form; the result is those that fit it."""
-        if len(events) < self.smallest_form:
-            return events[:0]
-        template = self._template(page, form, events)
-        if template is None:
-            return events[:0]
-        sheet = Sheet(page, events)
-        sheet = sheet.keep(_fits(sheet, template))
-        if template.family is None or not len(sheet):
-            return sheet.events
-        return self._add(template, template.family, sheet, order)
+        """Add what fits the templates of a form, which are learned as they are needed; the result
+        is what fits none."""
+        known = self.templates[form]
+        used = 0
+        while len(events) >= self.smallest_form:
+            if used == len(known) and not self._learn(page, form, events):
+                break
+            events = self._read_alike(page, known[used], events, order)
+            used += 1
+        return events
 
-    def _template(self, page: Page, form: int, events: Ints) -> Template | None:
-        """The first event of a form may be an odd one, such as a frame that nobody called."""
-        known = self.templates.get(form)
-        if known is None and self.failures[form] < _TRIES:
-            for event in (events[len(events) // 2], events[0], events[-1]):
-                known = learn(page, int(event))
-                if known is not None:
-                    self.templates[form] = known
-                    return known
-            self.failures[form] += 1
-        return known
+    def _learn(self, page: Page, form: int, events: Ints) -> bool:
+        """One more template. The first event may be an odd one, as a frame that nobody called."""
+        if self.lessons[form] >= _LESSONS:
+            return False
+        self.lessons[form] += 1
+        for event in (events[len(events) // 2], events[0], events[-1]):
+            template = learn(page, int(event))
+            if template is not None:
+                self.templates[form].append(template)
+                return True
+        return False
+
+    def _read_alike(self, page: Page, template: Template, events: Ints, order: int) -> Ints:
+        """Add the events that fit a template; the result is those that do not."""
+        sheet = Sheet(page, events)
+        fits = _fits(sheet, template)
+        read = sheet.keep(fits)
+        if template.family is not None and len(read):
+            added = self._add(template, template.family, read, order)
+            fits = fits if len(added) == len(read) else np.isin(events, added)
+        return events[~fits]
 
     def _add(self, template: Template, family: Family, sheet: Sheet, order: int) -> Ints:
         taken = self._texts(template, _numbers(template, sheet))
@@ -179,8 +188,8 @@ def _numbers(template: Template, sheet: Sheet) -> _Taken:
         numbers = read(text, starts, stops)
         values[span.field] = numbers.values
         good &= numbers.good
-        good &= text.bytes[starts - 1] == span.edges[0]
-        good &= text.bytes[stops] == span.edges[1]
+        good &= text.bytes[starts - 1] == span.around[0]
+        good &= text.bytes[stops] == span.around[1]
     return _Taken(sheet, values).keep(good)
 
 
@@ -194,7 +203,7 @@ def _text_places(span: Span, taken: _Taken) -> tuple[_Taken, Ints, Ints]:
     found = taken.sheet.page.text.bytes
     good = stops >= starts
     if span.field.form != "text":
-        good &= (found[starts] == _BRACKETS[0]) & (found[stops - 1] == _BRACKETS[1])
+        good &= (found[starts] == span.inside[0]) & (found[stops - 1] == span.inside[1])
     if good.all():
         return taken, starts, stops
     return taken.keep(good), starts[good], stops[good]

@@ -13,6 +13,7 @@ from tracer.collectors.kineto_digits import Words
 from tracer.collectors.kineto_fields import (
     CATEGORIES,
     DROPPED_CATEGORIES,
+    EVENTS,
     MEMORY,
     MEMORY_NAMES,
     OTHER,
@@ -27,14 +28,16 @@ _JSON = json.JSONDecoder(strict=False)
 
 class Span(NamedTuple):
     """Where the value of a field stands: `lead` bytes after quote number `after` of the event, up
-    to `tail` bytes before quote number `before`. `edges` are the bytes on both sides of it."""
+    to `tail` bytes before quote number `before`. `around` are the bytes on both sides of it,
+    `inside` its own first and last."""
 
     field: Field
     after: int
     lead: int
     before: int
     tail: int
-    edges: tuple[int, int]
+    around: tuple[int, int]
+    inside: tuple[int, int]
 
 
 class Check(NamedTuple):
@@ -177,31 +180,37 @@ def _spans(
         if not _is_written_as(field, value, text):
             return None
         spans.append(_span(field, value, text, quotes))
-    found = {span.field.column for span in spans}
-    needed = {"name", "start_ns"} | _NEEDED[family.place]
+    found = {(span.field.table, span.field.column) for span in spans}
+    needed = {(EVENTS, column) for column in ("name", "start_ns", *_NEEDED[family.place])}
     return tuple(spans) if needed <= found and len(found) == len(spans) else None
 
 
 _NEEDED = {
-    "thread": {"pid", "tid"},
-    "ids": {"pid", "tid"},
-    "args": {"device", "stream"},
-    "nowhere": set[str](),
+    "thread": ("pid", "tid"),
+    "ids": ("pid", "tid"),
+    "args": ("device", "stream"),
+    "nowhere": (),
 }
 
 
 def _is_written_as(field: Field, value: _Value, text: str) -> bool:
     if field.form == "text":
         return isinstance(value.read, str)
-    if field.form in ("json", "product"):
+    if field.form == "json":
+        return isinstance(value.read, list | str)
+    if field.form == "product":
         return isinstance(value.read, list)
+    if isinstance(value.read, str):  # as early versions wrote thread ids
+        return field.form == "int" and value.read.isdigit()
     number = isinstance(value.read, int if field.form == "int" else int | float)
     return number and not set("eE") & set(text[value.begin : value.end])
 
 
 def _span(field: Field, value: _Value, text: str, quotes: list[int]) -> Span:
-    inset = 1 if field.form == "text" else 0
+    inset = 1 if isinstance(value.read, str) and field.form != "json" else 0
     begin, end = value.begin + inset, value.end - inset
     after = value.quote + 1
     lead, tail = begin - quotes[after], quotes[value.before] - end
-    return Span(field, after, lead, value.before, tail, (ord(text[begin - 1]), ord(text[end])))
+    around = ord(text[begin - 1]), ord(text[end])
+    inside = (0, 0) if begin == end else (ord(text[begin]), ord(text[end - 1]))
+    return Span(field, after, lead, value.before, tail, around, inside)
