@@ -107,7 +107,7 @@ class Explorer(App[int]):
         self._polling = False
         self._last_action = ""
         self._this_action = ""
-        self._closing = False
+        self.ended_by: int | None = None
 
     # Starting.
 
@@ -119,6 +119,9 @@ class Explorer(App[int]):
         return [] if self.look.color else [self._colorless]
 
     def on_mount(self) -> None:
+        if self.ended_by is not None:
+            self.exit(128 + self.ended_by)  # the signal came before there was a loop
+            return
         if self.newest is None:
             run_beside(self, self._read_all)
         else:
@@ -487,7 +490,7 @@ class Explorer(App[int]):
 
     def end_by_signal(self, number: int) -> None:
         """A signal asked the program to end; called between two instructions of Python."""
-        self._closing = True
+        self.ended_by = number
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.exit, 128 + number)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracer.errors import EmptyTraceError, NotATraceError
+from tracer.exporters.names import inert
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -17,6 +21,7 @@ NAME = "open"
 HELP = "explore a recording in the terminal: steps, timeline, modules, kernels, findings"
 
 PARTIAL = 4
+_ANNOUNCED_CELLS = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,10 +120,9 @@ def _reader(path: Path) -> Callable[[Report], Analysis]:
 
 
 def _explore(sources: list[Source], args: argparse.Namespace) -> int:
-    import os
-
-    from tracer.tui.app import Explorer, run_explorer
-    from tracer.tui.terminal import look_for
+    with _announced(sources):
+        from tracer.tui.app import Explorer, run_explorer
+        from tracer.tui.terminal import look_for
 
     look = look_for(os.environ, args.ascii, args.light)
     explorer = Explorer(sources, look=look)
@@ -129,9 +133,24 @@ def _explore(sources: list[Source], args: argparse.Namespace) -> int:
     return PARTIAL if any(a.integrity_status == "partial" for a in analyses) else 0
 
 
-def _is_dumb() -> bool:
-    import os
+@contextmanager
+def _announced(sources: list[Source]) -> Generator[None]:
+    """Say what is opened while the screen library loads, which takes longer than it may."""
+    visible = sys.stderr.isatty()
+    if visible:
+        name = Path(sources[0].name).name
+        more = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+        size = sources[0].size_bytes
+        words = f"opening {inert(name)}{more}" + (f", {size:,} bytes" if size else "")
+        print(f"\r\x1b[K{words[:_ANNOUNCED_CELLS]} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if visible:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
+
+def _is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 

@@ -75,11 +75,10 @@ def _kind(lanes: Lanes, selection: Selection) -> str:
 
 
 def _rank(lanes: Lanes, selection: Selection) -> str:
-    lengths = lanes.gaps.lengths_ns
-    longer = int((lengths > selection.length_ns).sum())
+    longer, every = lanes.gaps.longer_than(selection.length_ns), lanes.gaps.lengths_ns.size
     if not longer:
-        return f"the largest of {len(lengths):,} gaps"
-    return f"{longer:,} of {len(lengths):,} gaps are larger"
+        return f"the largest of {every:,} gaps"
+    return f"{longer:,} of {every:,} gaps are larger"
 
 
 def _facts(lanes: Lanes, selection: Selection, origin_ns: int) -> Iterator[Pair]:

@@ -93,9 +93,18 @@ class WholeGaps:
     device: Longs
     largest_piece: Longs  # the row of `gaps` that is the longest piece
 
-    @property
+    @cached_property
     def lengths_ns(self) -> Longs:
         return self.end_ns - self.start_ns
+
+    @cached_property
+    def ordered_lengths_ns(self) -> Longs:
+        return np.sort(self.lengths_ns)
+
+    def longer_than(self, length_ns: int) -> int:
+        """How many gaps are longer."""
+        at = int(np.searchsorted(self.ordered_lengths_ns, length_ns, side="right"))
+        return int(self.ordered_lengths_ns.size) - at
 
     def of_piece(self, row: int) -> int:
         """The whole gap that a row of `gaps` is a piece of."""

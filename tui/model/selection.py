@@ -354,10 +354,10 @@ def _belongs(lanes: Lanes, event: int, lane: LaneKind) -> bool:
 
 def cause_shares(lanes: Lanes, gap: int) -> list[tuple[str, int]]:
     """Causes of a whole gap with their time, in the order of the causes' time."""
-    gaps = lanes.analysis.gaps
     rows = slice(int(lanes.gaps.first[gap]), int(lanes.gaps.last[gap]) + 1)
-    causes = gaps["cause"].iloc[rows].astype(str).tolist()
-    lengths = (gaps["end_ns"] - gaps["start_ns"]).iloc[rows].tolist()
+    pieces = lanes.analysis.gaps.iloc[rows]
+    causes = pieces["cause"].astype(str).tolist()
+    lengths = (pieces["end_ns"] - pieces["start_ns"]).tolist()
     sums = dict.fromkeys(PARTS["overhead"], 0)
     for cause, length in zip(causes, lengths, strict=True):
         sums[cause] = sums.get(cause, 0) + length
