@@ -22,7 +22,14 @@ _SGLANG_PHASE = {
     "MIXED": "mixed",
     "TARGET_VERIFY": "decode",
     "DRAFT_EXTEND": "decode",
+    "DRAFT_EXTEND_V2": "decode",
 }
+# TensorRT-LLM: [Executor] _forward_step 12: 1 ctx reqs, 900 ctx tokens, 32 gen reqs; older versions
+# count neither steps nor tokens.
+_TENSORRT = re.compile(
+    r"\[Executor\] _forward_step(?: \d+)?: (?P<contexts>\d+) ctx reqs"
+    r"(?:, (?P<prompt>\d+) ctx tokens)?, (?P<generations>\d+) gen reqs"
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ def parse_engine_range(name: str) -> EngineStep | None:
         return _parse_vllm(name)
     if name.startswith("step["):
         return _parse_sglang(name)
+    if name.startswith("[Executor]"):
+        return _parse_tensorrt(name)
     return None
 
 
@@ -50,9 +59,15 @@ def _parse_vllm(name: str) -> EngineStep | None:
     if match["contexts"] is None:
         return EngineStep("", -1, -1)
     contexts, generations = int(match["contexts"]), int(match["generations"])
-    phase = "mixed" if contexts and generations else "prefill" if contexts else "decode"
     tokens = int(match["prompt"] or 0) + int(match["generated"] or 0)
-    return EngineStep(phase, contexts + generations, tokens or -1)
+    return EngineStep(_phase(contexts, generations), contexts + generations, tokens or -1)
+
+
+def _phase(contexts: int, generations: int) -> str:
+    """By the requests that read their prompt and those that generate; "" for a step of none."""
+    if contexts:
+        return "mixed" if generations else "prefill"
+    return "decode" if generations else ""
 
 
 def _parse_sglang(name: str) -> EngineStep | None:
@@ -63,3 +78,14 @@ def _parse_sglang(name: str) -> EngineStep | None:
     phase = _SGLANG_PHASE.get(match["mode"], "")
     tokens = int(match["tokens"]) if match["tokens"] else batch if phase == "decode" else -1
     return EngineStep(phase, batch, tokens)
+
+
+def _parse_tensorrt(name: str) -> EngineStep | None:
+    match = _TENSORRT.match(name)
+    if match is None:
+        return None
+    contexts, generations = int(match["contexts"]), int(match["generations"])
+    prompt = match["prompt"]
+    known = not contexts or prompt is not None
+    tokens = int(prompt or 0) + generations if known else -1
+    return EngineStep(_phase(contexts, generations), contexts + generations, tokens or -1)
