@@ -203,8 +203,9 @@ def _within(host: Host, site: Longs, prefix: str) -> NDArray[np.bool_]:
 def _core_modules(work: Work) -> list[int]:
     """Modules in which an attention core ran, by operator, by kernel, or as a softmax between two
     products that the module itself computed. A router's softmax has none."""
-    tokens = np.array([name.token for name in work.names], dtype=object)
-    token = tokens[work.name_code] if tokens.size else np.zeros(work.event.size, dtype=object)
+    if not work.tree.paths or not work.names:
+        return []
+    token = np.array([name.token for name in work.names], dtype=object)[work.name_code]
     size = work.tree.parent.size + 1  # the last place is for work in no module
     core = (token == "CORE") | (_operator_buckets(work) == BUCKET_CODE["attention", "core"])
     cores, softmaxes, products = (
