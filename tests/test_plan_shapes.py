@@ -177,21 +177,32 @@ def test_counting_by_transformers_agrees_and_says_so() -> None:
 
 
 def test_an_unknown_family_is_counted_by_transformers() -> None:
+    """A hybrid that no formula covers: its cache is what a forward on the meta device keeps."""
     values = {
-        "architectures": ["ApertusForCausalLM"],
-        "model_type": "apertus",
+        "architectures": ["NemotronHForCausalLM"],
+        "model_type": "nemotron_h",
         "vocab_size": 96,
         "hidden_size": 32,
         "intermediate_size": 64,
-        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 8,
+        "n_groups": 2,
         "pad_token_id": 0,
     }
+    assert "nemotron_h" not in FAMILIES
     shape = shape_of(Config(values))
-    assert shape.parameters == count(build(values))
-    assert cache_bytes(shape, 10, 2) == 3 * 2 * 2 * 8 * 2 * 10
+    model = build(values, "cpu").to(torch.bfloat16).eval()
+    assert shape.parameters == count(model)
+    assert shape.layers == 4
     assert "meta device" in shape.basis
+    with torch.no_grad():
+        kept = _kept_bytes(model(torch.ones(1, 13, dtype=torch.long), use_cache=True))
+    assert transformers_cache_bytes(shape, 13, 2) == kept
 
 
 def test_a_type_nobody_knows_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,10 @@ def read_sizes(config: Config) -> Sizes:
     if config.flag("multi_query", False) and config.model_type == "gpt_bigcode":
         kv_heads = 1
     longest = config.get(*LONGEST)
+    listed = config.items("layers_block_type") or config.items("layer_types")
     return Sizes(
         hidden=hidden,
-        layers=config.integer(*LAYERS),
+        layers=config.integer(*LAYERS, default=len(listed) if listed else None),
         heads=heads,
         kv_heads=kv_heads,
         head=config.integer("head_dim", default=hidden // heads),

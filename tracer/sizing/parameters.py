@@ -13,7 +13,7 @@ from tracer.errors import InputError
 from tracer.sizing.config import Config
 from tracer.sizing.families import has_head, shape_by_formula
 from tracer.sizing.layers import Sizes, head_cache, latent_cache, read_sizes, routing_of
-from tracer.sizing.shape import ModelShape, Role, Weights
+from tracer.sizing.shape import Cache, CacheKind, ModelShape, Role, Weights
 
 # In this order: the first that matches the dotted name decides.
 _ROLES: tuple[tuple[Role, str], ...] = (
@@ -156,7 +156,32 @@ def shape_by_transformers(config: Config, *, timeout_s: float = 120.0) -> ModelS
     weights = weights_from_parameters(named, encoder_decoder=encoder_decoder)
     resolved = Config({**config.values, **_resolved(told)}, config.name)
     basis = f"transformers {told['transformers']} on the meta device ({told['class']})"
-    return shape_from_weights(resolved, weights, basis)
+    shape = shape_from_weights(resolved, weights, basis)
+    if shape_by_formula(resolved) is not None or not isinstance(told["cache"], list):
+        return shape
+    return replace(shape, caches=caches_as_kept(told["cache"]), cache_known=True, notes=())
+
+
+def caches_as_kept(layers: Sequence[Mapping[str, int | None]]) -> tuple[Cache, ...]:
+    """Caches from what each layer kept of a few tokens, equal layers together."""
+    counts = Counter(tuple(sorted(layer.items())) for layer in layers)
+    caches: list[Cache] = []
+    for items, count in counts.items():
+        told = {name: value or 0 for name, value in items}
+        if told["token_values"]:
+            window, heads, values = told["window"] or None, told["heads"], told["token_values"]
+            kind: CacheKind = "full" if window is None else "window"
+            caches.append(Cache(kind, count, values, window, heads=heads))
+        if told["state_values"] or told["state_fp32_values"]:
+            caches.append(
+                Cache(
+                    "state",
+                    count,
+                    state_values=told["state_values"],
+                    state_fp32_values=told["state_fp32_values"],
+                )
+            )
+    return tuple(caches)
 
 
 def _resolved(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -246,7 +246,9 @@ def _decode_points(
     if not generates(shape):
         return
     batches = sorted({1, choice.batch, *BATCHES})
-    points = [(1, 0), *((batch, choice.context) for batch in batches)]
+    points = [(1, 0)]
+    if shape.cache_known:
+        points += [(batch, choice.context) for batch in batches]
     for batch, context in points:
         limit = _decode(shape, gpu, choice, batch, context)
         if limit is not None:
