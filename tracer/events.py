@@ -191,6 +191,77 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         # Live only. Automatic collections of Python's garbage collector.
         "collections": {"start_ns": "int64", "end_ns": "int64", "generation": "int32"},
+        # Graphs whose capture was seen. origin: "" for one in this recording, else where it was
+        # seen: an earlier trace of the process, or a file given beside. label: the range around it.
+        "graph_captures": {
+            "capture": "int64",
+            "nodes": "int64",
+            "end_ns": "int64",
+            "origin": "text",
+            "label": "text",
+        },
+        # Nodes of these graphs in order of capture. kind: kernel, memcpy, memset. kernel: its name,
+        # "" unknown; exact: 1 when the launch itself named it. type, role and block: of the module
+        # at `path`, and of the block around it; place: bits of `attribution.AFTER_*`; told: group
+        # and part that an operator around it proves, "" none; direction: as in the work table.
+        "captured_nodes": {
+            "capture": "int64",
+            "node": "int64",
+            "kind": "text",
+            "kernel": "text",
+            "exact": "int32",
+            "path": "text",
+            "type": "text",
+            "role": "text",
+            "block": "text",
+            "operator": "text",
+            "place": "int64",
+            "told": "text",
+            "direction": "text",
+        },
+        # Modules around the nodes above, and those around them.
+        "captured_modules": {"path": "text", "type": "text", "role": "text"},
+        # What `mark_kernels` of torch says of the nodes of a graph, where it was used.
+        "graph_annotations": {"event": "int64", "annotation": "text"},
+        # Live only. Graphs of the compiler that ran. key: as in the range `## Call CompiledFxGraph
+        # <key> ##`; backward 1 for one of the backward pass; basis: what told the modules of its
+        # kernels (provenance, source nodes, parameters), "" nothing did; origin as above.
+        "compiled_graphs": {
+            "graph": "int64",
+            "key": "text",
+            "compile_id": "text",
+            "backward": "int32",
+            "file": "text",
+            "basis": "text",
+            "origin": "text",
+        },
+        # What such a graph calls, in order. form: generated, extern. operators: JSON list of texts.
+        "compiled_calls": {
+            "graph": "int64",
+            "call": "int64",
+            "kernel": "text",
+            "form": "text",
+            "operators": "text",
+        },
+        # Modules that a call computes for, one row each; they share its time equally.
+        "compiled_modules": {
+            "graph": "int64",
+            "call": "int64",
+            "path": "text",
+            "type": "text",
+        },
+        # Live only. What the compiler did. kind: compile, recompile, graph_break, cudagraph_skip.
+        # reason: first line of the compiler's own words; end_ns equals start_ns for an instant.
+        "compile_events": {
+            "kind": "text",
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "compile_id": "text",
+            "reason": "text",
+            "file": "text",
+            "line": "int64",
+            "function": "text",
+        },
         # Live only. Steps of the same loop that ran without the profiler, for the observer effect.
         "unprofiled_steps": {"start_ns": "int64", "end_ns": "int64"},
     }
