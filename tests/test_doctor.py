@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -307,3 +309,16 @@ def test_names_from_the_environment_are_not_markup(
 def test_wrong_usage() -> None:
     with pytest.raises(UsageError):
         command.run(_args("--timeout", "0"))
+
+
+def test_doctor_and_plan_need_nothing_that_may_be_broken() -> None:
+    """A broken numpy, pandas or torch must not keep the two from saying so."""
+    code = (
+        "import sys, tracer.commands.doctor, tracer.commands.plan\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'pyarrow', 'transformers', 'pynvml', 'textual'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

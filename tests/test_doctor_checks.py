@@ -229,6 +229,12 @@ def test_torch_that_does_not_reach_the_gpu(tmp_path: Path) -> None:
     assert rows(check_cuda, found)["cuda.unavailable"].found.endswith("No CUDA GPUs")
 
 
+def test_what_follows_from_the_driver_is_no_second_error(tmp_path: Path) -> None:
+    found = with_nvml(facts(tmp_path, cuda="13.0"), H200, cuda=12020, driver="535.104.05")
+    found = with_task(found, "device", {"cuda_available": False, "cuda_error": "too old"})
+    assert rows(check_cuda, found)["cuda"].status == "not_checked"
+
+
 def test_a_kernel_that_crashes(tmp_path: Path) -> None:
     found = with_nvml(facts(tmp_path, cuda="13.0"), H200)
     found = with_task(

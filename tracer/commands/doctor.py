@@ -111,15 +111,14 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _told(errors: Sequence[Row]) -> str:
-    """The first two in full; the table has the others."""
-    told = "; ".join(f"{row.found}: {row.remedy}" for row in errors[:2])
-    more = len(errors) - 2
-    return told + (f"; and {more} more below." if more > 0 else ".")
+    """The first in full, the others by name; the table has all."""
+    first = f"{errors[0].found}: {errors[0].remedy}"
+    return f"{first}; also: {_named(errors[1:])}" if len(errors) > 1 else f"{first}."
 
 
-def _named(warnings: Sequence[Row]) -> str:
-    subjects = list(dict.fromkeys(row.subject for row in warnings))
-    return ", ".join(subjects[:4]) + (", …" if len(subjects) > 4 else "")
+def _named(rows: Sequence[Row]) -> str:
+    subjects = list(dict.fromkeys(row.subject for row in rows))
+    return ", ".join(subjects[:4]) + (" and others" if len(subjects) > 4 else "")
 
 
 def doctor_lines(diagnosis: Diagnosis, width: int, *, problems_only: bool = False) -> list[Text]:

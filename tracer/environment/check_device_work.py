@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tracer.environment.ask import describe_ending
+from tracer.environment.check_driver import check_driver
 from tracer.environment.check_wheel import crash_place, first_line
 from tracer.environment.facts import Facts, Reply, TaskEnd
 from tracer.environment.rows import Row, error, not_checked, ok, warning
@@ -47,11 +48,14 @@ def _unavailable_rows(facts: Facts, end: TaskEnd) -> Iterable[Row]:
     if not _has_gpu(facts):
         yield not_checked("cuda", "CUDA from torch", f"no GPU to ask: {told}")
         return
+    if any(row.status == "error" for row in check_driver(facts)):
+        yield not_checked("cuda", "CUDA from torch", f"follows from the driver: {told}")
+        return
     yield error(
         "cuda.unavailable",
         "CUDA from torch",
         f"torch does not reach the GPU: {told}",
-        "the rows on the driver say why; check CUDA_VISIBLE_DEVICES and the container",
+        "check CUDA_VISIBLE_DEVICES and the container's GPUs; a plain torch.cuda.init() says more",
     )
 
 
