@@ -80,7 +80,7 @@ def test_case_36_a_slow_receiver_is_left_with_an_exact_count(run: Run, recording
     with HttpReceiver(plan) as receiver:
         status, out, err = run(
             recording_50k, "--to", "otlp", "--detail", "kernels", "--endpoint",
-            receiver.endpoint + "/v1/traces", "--deadline", 2, "--json",
+            receiver.endpoint + "/v1/traces", "--deadline", 3, "--json",
         )  # fmt: skip
     said = json.loads(out)
     assert status == 1 and not said["complete"]

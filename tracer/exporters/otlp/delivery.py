@@ -16,6 +16,7 @@ FIRST_BATCH_SPANS = 64
 # A batch is sized to be answered in this time, so that a slow receiver leaves little in flight.
 BATCH_SECONDS = 0.5
 GROWTH = 4
+RESERVE = 0.15  # of the time limit
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _MAX_REASONS = 10
@@ -87,7 +88,8 @@ class Pace:
     that takes 100 spans a second must not hold thousands of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reserve_s: float) -> None:
+        self._reserve_s = reserve_s  # kept for an answer that takes longer than the ones before
         self._limit = FIRST_BATCH_SPANS
         self._max_bytes: int | None = None
         self._spans_per_s: float | None = None
@@ -96,7 +98,7 @@ class Pace:
         """How many spans of a batch can be answered before the end; 0: none."""
         allowed = min(self._limit, batch.count)
         if self._spans_per_s is not None:
-            allowed = min(allowed, int(self._spans_per_s * remaining_s * 0.8))
+            allowed = min(allowed, int(self._spans_per_s * (remaining_s - self._reserve_s)))
         if self._max_bytes is not None:
             allowed = min(allowed, batch.fitting(self._max_bytes))
         return allowed if remaining_s > 0 else 0
@@ -145,7 +147,7 @@ class Courier:
         self.tally = Tally()
         self._transport, self._clock, self._keep = transport, clock, keep
         self._timeout_s = timeout_s
-        self._pace = Pace()
+        self._pace = Pace(clock.deadline_s * RESERVE)
         self._pause_s = _FIRST_PAUSE_S
         self._over = ""  # why nothing more is sent
 
