@@ -13,6 +13,7 @@ import pytest
 
 from tests import doctor_fakes as fakes
 from tracer.commands import doctor as command
+from tracer.commands.doctor_text import verdict
 from tracer.environment.ask import ask_python
 from tracer.environment.diagnosis import Diagnosis, examine, judge
 from tracer.environment.facts import read_nvml
@@ -65,7 +66,7 @@ def test_driver_older_than_the_wheel(root: Path, site: Path, nvml: Path) -> None
     assert row.found == "driver 535.104.05 (CUDA 12.2) is older than the wheel's CUDA 13.0 needs"
     assert "update the NVIDIA driver to >= 580.65.06" in row.remedy
     assert "whl/cu126" in row.remedy
-    assert row.found in command.verdict(diagnosis)
+    assert row.found in verdict(diagnosis)
 
 
 def test_wheel_without_this_architecture(root: Path, site: Path, nvml: Path) -> None:
@@ -255,7 +256,7 @@ def test_json_and_exit_status(
     root: Path, site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = examine(fakes.machine(root, site))
-    monkeypatch.setattr(command, "examine", lambda timeout_s: broken)
+    monkeypatch.setattr("tracer.environment.diagnosis.examine", lambda timeout_s: broken)
     assert command.run(_args("--json")) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "tracer.doctor/1"
@@ -276,7 +277,7 @@ def test_text_says_the_answer_first_and_fits(
 ) -> None:
     broken = examine(fakes.machine(root, site))
     monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setattr(command, "examine", lambda timeout_s: broken)
+    monkeypatch.setattr("tracer.environment.diagnosis.examine", lambda timeout_s: broken)
     command.run(_args())
     lines = capsys.readouterr().out.splitlines()
     count = broken.count("error")
@@ -289,7 +290,7 @@ def test_a_sound_environment_says_so(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sound = Diagnosis({"torch": (Row("torch.version", "torch", "ok", "torch 2.13.0"),)})
-    monkeypatch.setattr(command, "examine", lambda timeout_s: sound)
+    monkeypatch.setattr("tracer.environment.diagnosis.examine", lambda timeout_s: sound)
     assert command.run(_args()) == 0
     assert capsys.readouterr().out.splitlines()[0] == "This environment is sound."
 
@@ -298,7 +299,9 @@ def test_names_from_the_environment_are_not_markup(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = Row("x", "[red]subject", "warning", "found \x1b[31m[bold]", "remedy [/bold]")
-    monkeypatch.setattr(command, "examine", lambda timeout_s: Diagnosis({"x": (row,)}))
+    monkeypatch.setattr(
+        "tracer.environment.diagnosis.examine", lambda timeout_s: Diagnosis({"x": (row,)})
+    )
     assert command.run(_args()) == 0
     text = capsys.readouterr().out
     assert "[red]subject" in text

@@ -11,6 +11,7 @@ import pytest
 
 from tests.plan_configs import LLAMA_8B, LLAMA_70B, PUBLISHED
 from tracer.commands import plan as command
+from tracer.commands import plan_making
 from tracer.errors import InputError, UsageError
 from tracer.sizing.config import Config, read_config
 from tracer.sizing.gpus import Gpu, gpu_table, match_gpu, named_gpu
@@ -244,7 +245,7 @@ def test_names_that_drivers_give(name: str, found: str | None) -> None:
 
 
 def test_every_figure_has_a_formula(tmp_path: Path) -> None:
-    document = command.plan_json(_plan(LLAMA_8B, "H100"), explain=True)
+    document = plan_making.plan_json(_plan(LLAMA_8B, "H100"), explain=True)
     formulas = document["formulas"]
     assert formulas["kv_cache.bytes_per_token"] == "32 layers x 2 x 8 KV heads x 128 x 2 bytes"
     assert formulas["weights.bf16"] == "8,030,261,248 parameters x 2 bytes"
@@ -313,18 +314,18 @@ def test_json_is_stable(capsys: pytest.CaptureFixture[str], llama: str) -> None:
 def test_without_a_gpu_the_table_is_compared(
     capsys: pytest.CaptureFixture[str], llama: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "gpu_here", lambda: None)
+    monkeypatch.setattr(plan_making, "gpu_here", lambda: None)
     text = _run(capsys, llama)
     assert all(gpu.name in text for gpu in gpu_table())
     assert "fits 11 of the 11 GPUs, from 24 GB." in " ".join(text.split())
 
 
 def test_the_gpu_here_is_the_one_the_driver_names(tmp_path: Path) -> None:
-    assert command.gpu_here(tmp_path) is None
+    assert plan_making.gpu_here(tmp_path) is None
     folder = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
     folder.mkdir(parents=True)
     (folder / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 5\n")
-    found = command.gpu_here(tmp_path)
+    found = plan_making.gpu_here(tmp_path)
     assert found is not None
     assert found.name == "H200"
 

@@ -50,7 +50,6 @@ CHECKS: tuple[tuple[str, tuple[Check, ...]], ...] = (
     ("host", (check_host,)),
     ("tracer", (check_interfaces,)),
 )
-DEFAULT_TIMEOUT_S = 30.0
 # Of the whole time: for one import, and for what starts CUDA, which takes seconds on many GPUs.
 _IMPORT_SHARE, _CUDA_SHARE = 0.2, 0.7
 
@@ -79,7 +78,7 @@ class Diagnosis:
         return "ok"
 
 
-def examine(machine: Machine | None = None, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Diagnosis:
+def examine(machine: Machine | None = None, *, timeout_s: float = 30.0) -> Diagnosis:
     """Ask and judge. Nothing is imported into this process, and no probe outlives the time."""
     return judge(gather(machine or Machine(), timeout_s=timeout_s))
 
