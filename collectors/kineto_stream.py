@@ -22,6 +22,7 @@ _SMALLEST_INPUT = 64
 _GZIP = b"\x1f\x8b"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_AFTER_LIST = re.compile(rb'\}\s*\]\s*(?:,\s*"|\})')
 _NEXT = re.compile(rb"[\s,]*")
 _WINDOW = 1 << 18
 _LONGEST_HEAD = 64 << 20
@@ -236,7 +237,7 @@ class TextStream:
             found = raw.rfind(self._separator.text, self._begin, self._filled)
             if found >= 0:
                 return found + 1
-        if self._ended:
+        if self._ended or _AFTER_LIST.search(raw, self._begin, self._filled):
             return -1
         start = max(self._begin, self._filled - _WINDOW)
         found = last_separator(bytes(raw[start : self._filled]))

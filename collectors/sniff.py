@@ -178,6 +178,8 @@ def read_head(path: str | PathLike[str]) -> bytes:
     try:
         if Path(path).is_dir():
             raise NotATraceError(f"{path}: a directory; give a file in it")
+        if Path(path).exists() and not Path(path).is_file():
+            raise InputError(f"{path}: no regular file; save its content to one and give that")
         with open(path, "rb") as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:

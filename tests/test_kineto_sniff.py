@@ -100,7 +100,10 @@ def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+def test_a_missing_file_a_directory_and_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no regular file"):
+        read_kineto(tmp_path / "pipe")
     with pytest.raises(InputError, match="there is no such file"):
         read_kineto(tmp_path / "nothing.json")
     with pytest.raises(NotATraceError, match="a directory"):
