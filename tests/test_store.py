@@ -20,7 +20,7 @@ from tests.test_kineto_reference import CHECKED, names
 from tracer import store
 from tracer.collectors.kineto import read_kineto
 from tracer.errors import RunFormatError, TracerError
-from tracer.events import SIDE_TABLES, Note, Trace, make_table
+from tracer.events import SIDE_TABLES, Note, Trace, make_table, text_column
 from tracer.store import FORMAT, is_run, load_run, read_run_meta, save_run
 
 SAMPLES = [path for path in CHECKED if path.stat().st_size > 20_000][::4]
@@ -106,7 +106,8 @@ def test_an_empty_trace(tmp_path: Path, trace: Trace) -> None:
 
 
 def test_lone_surrogates_are_stored_as_what_can_be(tmp_path: Path, trace: Trace) -> None:
-    site = make_table(SIDE_TABLES["host_sites"], {"file": ["/tmp/\udcff.py"]})
+    file = text_column(np.array([0]), ["/tmp/\udcff.py"])
+    site = make_table(SIDE_TABLES["host_sites"], {"file": file})
     saved = save_run(replace(trace, tables={"host_sites": site}), tmp_path / "run")
     assert load_run(saved).table("host_sites")["file"].tolist() == ["/tmp/?.py"]
 
