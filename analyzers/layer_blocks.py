@@ -22,8 +22,8 @@ _ANCHORS = b"AMR"
 # only, or the rotary table before the first norm would be eaten. The weight follows, cast or not.
 _UNFUSED_NORM = re.compile(
     rb"cNc|aN"
-    rb"|c?ve[pm][vy][ae]{0,3}(?:rm|ee)(?:c?a?m)?c?"
-    rb"|c?[pm][vy][ae]{0,2}(?:rm|(?<=a)ee)(?:c?amc?|cm|mc?)?"
+    rb"|c?ve[pm][vy][ae]{0,3}(?:rm|e[em])(?:c?a?m)?c?"
+    rb"|c?[pm][vy][ae]{0,2}(?:rm|(?<=a)e[em])(?:c?amc?|cm|mc?)?"
 )
 _UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.S)
 _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q(?:DQ)+|.", re.S)
@@ -31,6 +31,8 @@ _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q
 # projection can be scaled before it is added.
 _CLUSTER = re.compile(rb"(?:(?<=[Gg])mm?D+|(?<!m)Dc(?=[NU])|D*)[NBFU](?:[^GMRAKS]*[NBFU])*D*")
 _ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
+_SUM = re.compile(rb"(?<=[GgM])D+|(?<=[GgM][cm])D+")
+_REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
 
 
 def label(group: str, part: str) -> int:
@@ -77,15 +79,20 @@ class Cluster:
 
 
 def find_clusters(units: Units, *, open_end: bool = False) -> list[Cluster]:
-    """The clusters with something heavy before and, unless `open_end`, after them."""
+    """The clusters with something heavy before and, unless `open_end`, after them. Where no norm
+    is known by its name, the sums that follow a product part the blocks, or its all-reduce."""
     if not units.heavy:
         return []
-    found = [
-        Cluster(match.start(), match.end() - 1, _ADDED.search(match.group()) is not None)
-        for match in _CLUSTER.finditer(units.letters)
-    ]
     first, last = units.heavy[0], units.heavy[-1]
-    return [c for c in found if first < c.first and (open_end or c.last < last)]
+    for pattern in (_CLUSTER, _SUM, _REDUCED):
+        found = [
+            Cluster(match.start(), match.end() - 1, _ADDED.search(match.group()) is not None)
+            for match in pattern.finditer(units.letters)
+        ]
+        inside = [c for c in found if first < c.first and (open_end or c.last < last)]
+        if inside:
+            return inside
+    return []
 
 
 Span = tuple[int, int]  # first and last unit
@@ -240,7 +247,7 @@ def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Bloc
     heavy = [i for i in units.heavy if i < bound.first]
     anchors = [i for i in range(heavy[0] + 1, bound.first) if units.letters[i] in _ANCHORS]
     if not anchors:
-        return None
+        return _parallel_by_sums(units, bound, clusters, heavy)
     expert = any(units.letters[i] in b"MR" for i in anchors)
     if not expert and (len(heavy) < 3 or anchors[0] < heavy[1]):
         return None
@@ -250,6 +257,17 @@ def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Bloc
     before = [i for i in heavy if i < anchors[0]]
     start = before[-1] if expert and len(before) > 1 else before[0] + 1
     return Blocks(((_past_epilogue(units, start), bound.first - 1),), (bound,), 0.0)
+
+
+def _parallel_by_sums(
+    units: Units, bound: Cluster, clusters: Sequence[Cluster], heavy: Sequence[int]
+) -> Blocks | None:
+    """With no activation to be seen: attention and FFN are added to the residual in two sums."""
+    if len(heavy) < 3 or not units.letters.startswith(b"DD", bound.first):
+        return None
+    own = [c for c in clusters if c.last < heavy[1]]
+    start = own[0].last + 1 if own else _past_epilogue(units, heavy[0] + 1)
+    return Blocks(((start, bound.first - 1),), (*own[:1], bound), 0.0)
 
 
 def _past_epilogue(units: Units, start: int) -> int:

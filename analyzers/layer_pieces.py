@@ -31,6 +31,7 @@ from tracer.analyzers.layer_labels import (
 )
 
 _SURE_ENOUGH = 0.7
+_LIKE_A_LAYER = 4  # kernels after a layer's end that repeat the next layer's first
 _CORE = label("attention", "core")
 _AROUND_CORE = {
     ord("S"): label("attention", "mixer"),
@@ -160,21 +161,33 @@ def _common_suffix(a: bytes, b: bytes) -> int:
 def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painted:
     """After the last core of a pass: the end of its layer, then what makes logits and tokens."""
     fitting = [t for t in templates if t.before == before]
-    whole = [t for t in fitting if text.startswith(t.text[: t.end])]
     cut = [t for t in fitting if t.text.startswith(text)]
+    if any(_goes_on(text, t) for t in cut):
+        return _cut_like(text, cut)
+    whole = [t for t in fitting if text.startswith(t.text[: t.end])]
     units = cut_units(text)
     if whole:
         best = max(whole, key=lambda t: t.end)
         if best.ffn_shape or not _fed_otherwise(fitting, text[best.end :]):
             return _end_like(units, best)
     if cut:
-        return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kinds)
+        return _cut_like(text, cut)
     blocks = divide_end(units, mixes_before=before == "mixer")
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=before == "mixer")
     if blocks.bounds:
         paint_model_end(painter, layers_end(blocks))
     return Painted(painter.kernels(), blocks.confidence, _kinds(before, units, blocks))
+
+
+def _goes_on(text: bytes, template: Template) -> bool:
+    """The recording was cut in the next layer: what makes logits is one product, not this."""
+    rest = text[template.end :]
+    return len(rest) >= _LIKE_A_LAYER or sum(rest.count(heavy) for heavy in (b"G", b"M")) > 1
+
+
+def _cut_like(text: bytes, cut: Sequence[Template]) -> Painted:
+    return Painted(cut[0].painted.labels[: len(text)], 0.85, cut[0].painted.kinds)
 
 
 def _fed_otherwise(fitting: Sequence[Template], rest: bytes) -> bool:
