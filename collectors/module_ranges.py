@@ -18,12 +18,13 @@ from torch import nn
 
 from tracer.collectors import generation, module_tree, root_calls, torch_private
 from tracer.collectors.generation import Generations
-from tracer.collectors.module_tree import ModuleTree, unwrap
+from tracer.collectors.module_tree import ModuleTree, RangeNames, unwrap
 from tracer.collectors.root_calls import OpenCall, RootCalls
 
 Call = Callable[..., Any]
 
-_is_compiling = torch.compiler.is_compiling
+# The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class RootListener(Protocol):
@@ -56,7 +57,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return _original(self, *args, **kwargs)
     if not _local.inside:
         return trace.outermost(_original, self, args, kwargs)
-    name = trace.names.get(id(self))
+    name = trace.names[id(self)]
     if name:
         with trace.make_range(name):
             return _original(self, *args, **kwargs)
@@ -170,7 +171,7 @@ class ModuleRanges:
     ) -> None:
         self.tree = ModuleTree(every_module=every_module)
         self.calls = RootCalls()
-        self.names: dict[int, str] = {}
+        self.names = RangeNames()
         self.make_range = torch_private.range_maker()
         self._listener = listener
         self._on_failure = on_failure
@@ -193,7 +194,7 @@ class ModuleRanges:
 
     def record_ranges(self, on: bool) -> None:
         """Write ranges from now on, or no longer: a schedule waits."""
-        self.names = self.tree.ranges if on and self._ranges else {}
+        self.names = self.tree.ranges if on and self._ranges else RangeNames()
 
     def close(self) -> None:
         """Take every patch away."""
@@ -209,13 +210,14 @@ class ModuleRanges:
         self, original: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A module is called while no other module's call is open on this thread."""
-        if os.getpid() != self._process:  # a forked child is not traced
+        # A forked child is not traced, and an export calls modules without computing anything.
+        if os.getpid() != self._process or torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
         _local.inside = True
         output = call = None
         try:
             call = self._begin(module, args, kwargs, sys._getframe(2))
-            name = self.names.get(id(module))
+            name = self.names[id(module)]
             if not name:
                 output = original(module, *args, **kwargs)
                 return output

@@ -144,6 +144,16 @@ class ModuleRecord:
     type: str
 
 
+class RangeNames(dict[int, str | None]):
+    """Range names by `id` of the module: "" for one without a range, None for one not known.
+
+    A subscript calls no method that a profiler with Python frames would see.
+    """
+
+    def __missing__(self, key: int) -> None:
+        return None
+
+
 class Renames:
     """Range names written before a larger root was seen, and what they are called after it."""
 
@@ -179,7 +189,7 @@ class ModuleTree:
     MAX_RESCANS = 8
 
     def __init__(self, *, every_module: bool = False) -> None:
-        self.ranges: dict[int, str] = {}  # "" for a module without a range
+        self.ranges = RangeNames()
         self.renames = Renames()
         self._every_module = every_module
         self._known: dict[int, ModuleRecord] = {}
@@ -255,7 +265,7 @@ class ModuleTree:
             key = id(member.module)
             if key in self.ranges and key not in replaced:
                 continue
-            old = self.ranges.get(key)
+            old = self.ranges[key]
             new = self._add(member, ".".join(part for part in (label, member.path) if part))
             if old and old != new:
                 renamed[old] = new

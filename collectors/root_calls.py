@@ -88,12 +88,18 @@ def _batch_and_tokens(arguments: Mapping[str, Any], is_decoder: bool) -> tuple[i
         tensors.sort(key=lambda item: not _DECODER.search(item[0]))
     for _, tensor in tensors:
         if tensor.dim() == 2 and tensor.dtype in _INTEGERS:
-            return tensor.shape[0], tensor.shape[1]
+            return _size(tensor, 0), _size(tensor, 1)
     for name, tensor in tensors:
         if tensor.dim() == 3 and tensor.is_floating_point() and not _FEATURES.search(name):
-            return tensor.shape[0], tensor.shape[1]
-    batches = [tensor.shape[0] for _, tensor in tensors if tensor.dim() >= 2]
+            return _size(tensor, 0), _size(tensor, 1)
+    batches = [_size(tensor, 0) for _, tensor in tensors if tensor.dim() >= 2]
     return (batches[0] if batches else UNKNOWN), UNKNOWN
+
+
+def _size(tensor: torch.Tensor, dimension: int) -> int:
+    """A size that is a plain number: to ask a symbolic one for its value would fix it."""
+    size = tensor.shape[dimension]
+    return size if type(size) is int else UNKNOWN
 
 
 class SeenCaches:

@@ -1,0 +1,189 @@
+"""What each level of detail costs the program while it runs, beside `torch.profiler`.
+
+    python benchmarks/bench_overhead.py [--rounds 15] [--steps 24] [--width 512] [--layers 8]
+
+Rounds of all variants in turn, so that the machine drifts under all of them alike; printed are the
+medians of the ratios within a round. On a CPU processor time is compared, on a GPU wall time with
+one wait at the ends: an eager decode of an 8B-shaped model (random weights) and the replay of a
+CUDA graph of it. `off` is the loop alone, after traces have come and gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from tracer import trace
+
+Loop = Callable[[], None]
+Variant = Callable[[], AbstractContextManager[Any]]
+
+
+def _profiler(**switches: bool) -> Variant:
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+
+    @contextmanager
+    def recording() -> Iterator[None]:
+        # Started and stopped outside the measured loop, as ours is.
+        with profile(activities=activities, **switches):
+            yield
+
+    return recording
+
+
+VARIANTS: dict[str, Variant] = {
+    "none": nullcontext,
+    "off": nullcontext,
+    "light": lambda: trace(detail="light"),
+    "kernels": lambda: trace(detail="kernels"),
+    "torch.profiler": _profiler(),
+    "modules": lambda: trace(detail="modules"),
+    "torch.profiler, all switches": _profiler(
+        record_shapes=True, with_stack=True, profile_memory=True
+    ),
+    "full": lambda: trace(detail="full"),
+}
+# Level -> what it is compared with, and the ratio that is wanted.
+WANTED: dict[str, tuple[str, float]] = {
+    "off": ("none", 1.0),
+    "light": ("none", 1.005),
+    "kernels": ("none", 1.06),
+    "modules": ("torch.profiler", 1.05),
+    "full": ("torch.profiler, all switches", 1.05),
+}
+
+
+def make_model(width: int, layers: int, device: str) -> Any:
+    """A Llama with random weights, of the shape of the 8B one at width 4096."""
+    import transformers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    transformers.logging.set_verbosity_error()
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=int(3.5 * width),
+        num_hidden_layers=layers,
+        num_attention_heads=max(width // 128, 4),
+        num_key_value_heads=max(width // 512, 2),
+        vocab_size=128256 if device == "cuda" else 1024,
+        eos_token_id=None,
+    )
+    torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
+    with torch.device(device):
+        model = LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def decode_loop(model: Any, steps: int, device: str) -> Loop:
+    """A decode loop as people write it."""
+    prompt = torch.randint(3, 1000, (1, 16), device=device)
+
+    def loop() -> None:
+        with torch.no_grad():
+            cache = model(prompt, use_cache=True).past_key_values
+            for _ in range(steps):
+                model(prompt[:, :1], past_key_values=cache, use_cache=True)
+
+    return loop
+
+
+def graph_loop(model: Any, steps: int) -> Loop:
+    """Replays of one captured forward pass."""
+    tokens = torch.ones((1, 1), dtype=torch.long, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.no_grad(), torch.cuda.stream(side):
+        model(tokens, use_cache=False)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        model(tokens, use_cache=False)
+
+    def loop() -> None:
+        for _ in range(steps):
+            graph.replay()
+
+    return loop
+
+
+def measure(loop: Loop, variant: Variant, device: str) -> float:
+    """Seconds of the loop while the variant is active."""
+    gc.collect()
+    with variant():
+        if device == "cuda":
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            loop()
+            torch.cuda.synchronize()
+            return time.perf_counter() - start
+        start = time.process_time()
+        loop()
+        return time.process_time() - start
+
+
+def compare(name: str, loop: Loop, rounds: int, device: str) -> None:
+    """Print the ratios of every variant on one loop."""
+    for variant in VARIANTS.values():  # the first profile of a process is slow
+        measure(loop, variant, device)
+    times: dict[str, list[float]] = {label: [] for label in VARIANTS}
+    labels = list(VARIANTS)
+    for index in range(rounds):
+        for label in labels[index % len(labels) :] + labels[: index % len(labels)]:
+            times[label].append(measure(loop, VARIANTS[label], device))
+    print(f"\n{name}: {rounds} rounds, median of the ratios (quartiles)")
+    print(f"  {'':30}  {'to none':22}  to its reference")
+    for label in labels:
+        print(f"  {label:30}  {ratio_text(times, label, 'none'):22}  {reference(times, label)}")
+    sys.stdout.flush()
+
+
+def reference(times: dict[str, list[float]], label: str) -> str:
+    if label not in WANTED:
+        return ""
+    base, wanted = WANTED[label]
+    return f"{ratio_text(times, label, base)} of {base}, wanted at most {wanted}"
+
+
+def ratio_text(times: dict[str, list[float]], label: str, base: str) -> str:
+    ratios = [ours / theirs for ours, theirs in zip(times[label], times[base], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.3f} ({low:.3f}-{high:.3f})"
+
+
+def main() -> None:
+    """Measure on this machine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--width", type=int, default=512, help="of the model on the CPU")
+    parser.add_argument("--layers", type=int, default=8, help="of the model on the CPU")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)
+    name = f"CPU, decode of a Llama of width {args.width} with {args.layers} layers, 1 thread"
+    model = make_model(args.width, args.layers, "cpu")
+    compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu")
+    if not torch.cuda.is_available():
+        print("\nno GPU here: the eager 8B decode and the graph replay were not measured")
+        return
+    model = make_model(4096, 32, "cuda")
+    name = "GPU, eager decode of an 8B-shaped model"
+    compare(name, decode_loop(model, args.steps, "cuda"), args.rounds, "cuda")
+    compare("GPU, replay of a CUDA graph of it", graph_loop(model, args.steps), args.rounds, "cuda")
+
+
+if __name__ == "__main__":
+    main()
