@@ -43,7 +43,8 @@ class Host:
     place: Longs  # event -> position in `rows`
 
     def _to_events(self, found: Longs) -> Longs:
-        out = np.full(len(self.trace.events), NONE, dtype=np.int64)
+        # Rows fit 32 bits, and half a dozen of these arrays live through an analysis.
+        out = np.full(len(self.trace.events), NONE, dtype=np.int32)
         out[self.rows] = take(self.rows, found)
         return out
 
@@ -130,7 +131,7 @@ class Host:
         event = sequences["event"].to_numpy()
         number = sequences["sequence"].to_numpy()
         backward = sequences["forward_thread"].to_numpy() > 0
-        own = np.full(len(self.trace.events), NONE, dtype=np.int64)
+        own = np.full(len(self.trace.events), NONE, dtype=np.int32)
         at = lookup(number[~backward], number[backward])
         own[event[backward]] = take(event[~backward], at)
         self._accumulate(own)
@@ -154,7 +155,7 @@ def read_host(trace: Trace) -> Host:
     rows = trace.rows(*HOST_KINDS)
     threads = trace.events["thread"].to_numpy()[rows]
     forest = nest(trace.start_ns[rows], trace.end_ns[rows], threads)
-    place = np.full(len(trace.events), NONE, dtype=np.int64)
+    place = np.full(len(trace.events), NONE, dtype=np.int32)
     place[rows] = np.arange(rows.size)
     return Host(trace, rows, forest, place)
 
@@ -179,7 +180,7 @@ def link_launches(host: Host) -> Launches:
     graph = runtime & trace.names_matching(is_graph_launch)[names]
     correlation = trace.events["correlation"].to_numpy()
     work = trace.device_rows
-    launch = np.full(len(trace.events), NONE, dtype=np.int64)
+    launch = np.full(len(trace.events), NONE, dtype=np.int32)
     launch[work] = _join(correlation, np.flatnonzero(launching), np.flatnonzero(runtime), work)
     operator = take(host.operator, launch)
     missing = work[operator[work] == NONE]

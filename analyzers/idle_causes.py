@@ -299,12 +299,13 @@ class GapView:
         offset = np.repeat(np.cumsum(spans) - spans, spans)
         place = np.arange(int(spans.sum())) - offset + np.repeat(first, spans)
         row = np.repeat(np.arange(piece.source.size), spans)
+        source = piece.source[row]
         return Pieces(
-            piece.source[row],
+            source,
             np.maximum(segments.start_ns[place], piece.start_ns[row]),
             np.minimum(segments.end_ns[place], piece.end_ns[row]),
             segments.cause[place],
-            segments.event[place],
+            np.where(segments.cause[place] == LAUNCH, self.launch[source], segments.event[place]),
         )
 
 
@@ -324,7 +325,8 @@ class Segments:
         if thread != view.main:
             start, owner = _filled(start, owner, *_timeline(view, view.main))
         start, owner, drained = _with_drain(view, start, owner, thread)
-        cause = np.where(drained, SYNC, _causes(view, start, owner)).astype(np.int8)
+        cause = np.where(drained, np.int8(SYNC), _causes(view, start, owner))
+        start, owner, cause = _coalesced(start, owner, cause)
         for ranges, forced in view.forced:
             start, owner, cause = _forced(start, owner, cause, ranges, forced)
         return Segments(start, np.append(start[1:], _NEVER), cause, owner)
@@ -333,17 +335,28 @@ class Segments:
 _NEVER = np.iinfo(np.int64).max
 
 
+def _coalesced(
+    start: Longs, owner: Longs, cause: NDArray[np.int8]
+) -> tuple[Longs, Longs, NDArray[np.int8]]:
+    """Neighbours of one cause and owner joined. Which operator dispatched does not matter: what
+    comes of it is the next launch."""
+    owner = np.where(cause == LAUNCH, NONE, owner)
+    new = np.ones(start.size, dtype=bool)
+    new[1:] = (cause[1:] != cause[:-1]) | (owner[1:] != owner[:-1])
+    return start[new], owner[new], cause[new]
+
+
 def _timeline(view: GapView, thread: int) -> tuple[Longs, Longs]:
     """Times at which the innermost row of a thread changes, and the row from there on."""
     host, trace = view.host, view.trace
     rows = host.rows[trace.events["thread"].to_numpy()[host.rows] == thread]
     rows = rows[trace.end_ns[rows] > trace.start_ns[rows]]
     depth = host.forest.depth[host.place[rows]]
-    time = np.concatenate([trace.start_ns[rows], trace.end_ns[rows]])
-    owner = np.concatenate([rows, host.parent[rows]])
     # At one time the ends come first, the inner before the outer, then the starts, outer first.
-    rank = np.concatenate([depth + 1_000_000, -depth.astype(np.int64)])
-    order = np.lexsort((rank, time))
+    ends = np.lexsort((-depth, trace.end_ns[rows]))
+    time = np.concatenate([trace.end_ns[rows[ends]], trace.start_ns[rows]])
+    owner = np.concatenate([host.parent[rows[ends]], rows])
+    order = np.argsort(time, kind="stable")
     time, owner = time[order], owner[order]
     last = np.append(time[1:] != time[:-1], True) if time.size else np.zeros(0, dtype=bool)
     before = np.iinfo(np.int64).min

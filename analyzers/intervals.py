@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+# Times are 64 bits; row numbers may be 32.
+Longs = NDArray[np.signedinteger[Any]]
 NONE = -1
 
 
@@ -54,7 +56,7 @@ def nest(start: Longs, end: Longs, thread: NDArray[np.int32]) -> Forest:
 
     Touching rows are neighbours; a row of no length lies inside what begins with it.
     """
-    parent = np.full(start.size, NONE, dtype=np.int64)
+    parent = np.full(start.size, NONE, dtype=np.int32)
     depth = np.zeros(start.size, dtype=np.int32)
     order = np.argsort(thread, kind="stable")
     bounds = np.flatnonzero(np.diff(thread[order])) + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +46,12 @@ class ModuleTree:
 def read_modules(trace: Trace, host: Host) -> ModuleTree:
     """The tree from qualified names in ranges; without ranges, from nn.Module frames."""
     ranges = host.of_kind("module")
-    if ranges.any():
+    if ranges.any() or _told_elsewhere(trace):
         return _from_ranges(trace, host)
     frames = trace.names_matching(lambda name: name.startswith(_FRAME))[trace.name_codes]
     if (frames & host.of_kind("frame")).any():
         return _from_frames(trace, host, frames & host.of_kind("frame"))
-    none = np.full(len(trace.events), NONE, dtype=np.int64)
+    none = np.full(len(trace.events), NONE, dtype=np.int32)
     return ModuleTree([], [], none[:0], none, none, none, frozenset(), none[:0])
 
 
@@ -69,7 +70,7 @@ def _from_ranges(trace: Trace, host: Host) -> ModuleTree:
     types.update(named.values())
     paths = sorted(types, key=_path_key)
     row_of = {path: row for row, path in enumerate(paths)}
-    of_code = np.full(len(trace.names), NONE, dtype=np.int64)
+    of_code = np.full(len(trace.names), NONE, dtype=np.int32)
     for code, (path, _) in named.items():
         of_code[code] = row_of[path]
     own = np.where(ranges, of_code[trace.name_codes], NONE)
@@ -77,7 +78,7 @@ def _from_ranges(trace: Trace, host: Host) -> ModuleTree:
     return ModuleTree(
         paths,
         [types[path] for path in paths],
-        np.array([_parent_row(path, row_of) for path in paths], dtype=np.int64),
+        np.array([_parent_row(path, row_of) for path in paths], dtype=np.int32),
         take(own, around),
         around,
         own,
@@ -87,15 +88,32 @@ def _from_ranges(trace: Trace, host: Host) -> ModuleTree:
 
 
 def _first_events(own: Longs, size: int) -> Longs:
-    first = np.full(size, NONE, dtype=np.int64)
+    first = np.full(size, NONE, dtype=np.int32)
     rows = np.flatnonzero(own != NONE)[::-1]
     first[own[rows]] = rows  # the last write wins: the earliest range
     return first
 
 
 def _listed(trace: Trace) -> dict[str, str]:
+    out = _told_elsewhere(trace)
     table = trace.table("model_modules")
-    return dict(zip(table["path"].astype(str), table["type"].astype(str), strict=True))
+    out.update(zip(table["path"].astype(str), table["type"].astype(str), strict=True))
+    return out
+
+
+def _told_elsewhere(trace: Trace) -> dict[str, str]:
+    """Modules of captured graphs and of compiled code, which wrote no ranges here."""
+    out: dict[str, str] = {}
+    for name in ("compiled_modules", "captured_modules"):
+        table = trace.table(name)[["path", "type"]].drop_duplicates()
+        out.update(zip(table["path"].astype(str), table["type"].astype(str), strict=True))
+    return out
+
+
+def rows_of_paths(tree: ModuleTree, paths: Sequence[str]) -> Longs:
+    """Row of the tree for each path; -1 for one that is not in it."""
+    row_of = {path: row for row, path in enumerate(tree.paths)}
+    return np.array([row_of.get(path, NONE) for path in paths], dtype=np.int64)
 
 
 def _path_key(path: str) -> tuple[tuple[int, int, str], ...]:
@@ -117,7 +135,7 @@ def _from_frames(trace: Trace, host: Host, frames: np.typing.NDArray[np.bool_]) 
     around = host.nearest(frames)
     rows = np.flatnonzero(frames)
     codes, first = np.unique(trace.name_codes[rows], return_index=True)
-    of_code = np.full(len(trace.names), NONE, dtype=np.int64)
+    of_code = np.full(len(trace.names), NONE, dtype=np.int32)
     of_code[codes] = np.arange(codes.size)
     own = np.where(frames, of_code[trace.name_codes], NONE)
     above = take(host.parent, rows[first])
