@@ -241,6 +241,8 @@ def test_a_real_torch_and_no_trouble(root: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     diagnosis = examine(fakes.machine(root, tmp_path / "nothing"))
     assert torch.__version__ in found(diagnosis, "torch.version").found
+    named = {row.detail.get("name") for row in diagnosis.rows}
+    assert "torch._C._profiler._RecordFunctionFast" in named
     if torch.version.cuda is None:
         assert "math" in found(diagnosis, "attention").found
         assert found(diagnosis, "profiler").status == "ok"

@@ -277,10 +277,12 @@ def test_a_recording_without_device_rows(tmp_path: Path) -> None:
 def test_private_interfaces(tmp_path: Path) -> None:
     listed = {"interfaces": [["A._b", True, "c"], ["D._e", False, "the exported file"]]}
     found = with_task(facts(tmp_path, cuda=None), "interfaces", listed)
-    answers = {row.subject: row for row in check_interfaces(found)}
-    assert answers["A._b"].status == "ok"
-    assert answers["A._b"].detail == {"fallback": "c"}
-    assert answers["D._e"].found.endswith("tracer uses the exported file")
+    first, second = check_interfaces(found)
+    assert first.status == "ok"
+    assert first.found == "A._b: found and used; without it, c"
+    assert second.status == "warning"
+    assert second.found.startswith("D._e: not in torch")
+    assert second.detail == {"name": "D._e", "fallback": "the exported file"}
 
 
 def test_extension_built_for_another_torch(tmp_path: Path) -> None:

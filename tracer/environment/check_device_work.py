@@ -200,13 +200,17 @@ def check_interfaces(facts: Facts) -> Iterable[Row]:
             "interfaces", "private interfaces", reason or end.error or "the capture did not answer"
         )
         return
+    subject = "private interface"
     for name, found, fallback in listed:
         if found:
-            yield ok("interfaces", str(name), "found and used", fallback=fallback)
+            text = f"{name}: found and used; without it, {fallback}"
+            yield ok("interfaces", subject, text, name=name, fallback=fallback)
         else:
             yield warning(
                 "interfaces.fallback",
-                str(name),
-                f"not in torch {facts.torch.version}: tracer uses {fallback}",
+                subject,
+                f"{name}: not in torch {facts.torch.version}; so {fallback}",
                 "nothing to do; a newer tracer may know this torch",
+                name=name,
+                fallback=fallback,
             )

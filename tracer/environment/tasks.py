@@ -199,8 +199,8 @@ def _interfaces(torch: Any) -> None:
     """Ask the live capture which private interfaces of torch it found; it may not be there."""
     del torch
     try:
-        ranges = importlib.import_module("tracer.collectors.module_ranges")
-        listed = ranges.private_interfaces()
+        private = importlib.import_module("tracer.collectors.torch_private")
+        listed = private.private_interfaces()
     except (ImportError, AttributeError) as error:
         reply(interfaces=None, reason=str(error))
         return
