@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tracer.analysis import BUCKETS
 
@@ -115,9 +115,11 @@ def layers_end(blocks: Blocks) -> int:
     return max(ends, default=-1) + 1
 
 
-def divide(units: Units, *, mixes_before: bool = False, mixes_after: bool = False) -> Blocks:
+def divide(
+    units: Units, *, mixes_before: bool = False, mixes_after: bool = False, unfed: bool = False
+) -> Blocks:
     """Find the FFN between two cores. `mixes_*`: the one before or after is a scan, whose block has
-    activations of its own."""
+    activations of its own; `unfed`: no sign of an FFN was found between any two cores."""
     clusters = find_clusters(units)
     bounds = _choose(clusters)
     if not bounds:
@@ -126,10 +128,10 @@ def divide(units: Units, *, mixes_before: bool = False, mixes_after: bool = Fals
     middle = _gaps(bounds)
     anchored = [i for i, span in enumerate(middle) if _has(units, span, _ANCHORS)]
     if anchored:
-        fed = middle[: anchored[-1] + 1]
+        fed = middle[: _closed(units, middle, anchored[-1]) + 1]
         blocks = _alternate(units, fed) or Blocks((_joined(fed),), (), 0.0)
         return replace(blocks, bounds=bounds[: len(fed) + 1], confidence=sure)
-    beside = None if mixes_before else _parallel(units, bounds[0], clusters)
+    beside = None if mixes_before else _parallel(units, bounds[0], clusters, unfed=unfed)
     if beside:
         return replace(beside, confidence=sure - 0.1)
     if middle:
@@ -179,6 +181,16 @@ def _has(units: Units, span: Span, letters: bytes) -> bool:
     return any(letter in letters for letter in units.letters[span[0] : span[1] + 1])
 
 
+def _closed(units: Units, spans: Sequence[Span], last: int) -> int:
+    """The span in which an FFN ends that has its last activation in span `last`: a product follows
+    the activation, if need be after a norm."""
+    first, end = spans[last]
+    letters = units.letters[first : end + 1]
+    tail = letters[max(letters.rfind(b"A"), 0) :]
+    open_end = tail.startswith(b"A") and not any(letter in _HEAVY for letter in tail)
+    return last + 1 if open_end and last + 1 < len(spans) else last
+
+
 def _undivided(units: Units) -> Blocks:
     """No norm parts anything: projections between two cores of one layer, or nothing known."""
     unsure = _has(units, (0, len(units.letters)), _ANCHORS)
@@ -194,7 +206,7 @@ def _last_layers(
         blocks = _alternate(units, middle[: last + 1])
         if blocks:
             return replace(blocks, bounds=bounds[: last + 2], confidence=0.7)
-    last = anchored[0]
+    last = _closed(units, middle, anchored[0])
     return Blocks((_joined(middle[: last + 1]),), bounds[: last + 2], 0.8)
 
 
@@ -221,11 +233,12 @@ def _alternate(units: Units, spans: Sequence[Span]) -> Blocks | None:
     """FFN, mixer, FFN and so on: whole layers between two cores, whose mixers have no kernel that
     is known as a core. Only when all FFNs are alike, and no mixer is like them."""
     shapes = [shape_of(units, span) for span in spans]
-    if len(spans) < 3 or len(spans) % 2 == 0:
+    runs = [list(run) for _, run in groupby(range(len(spans)), lambda i: shapes[i] == shapes[0])]
+    feeds, mixers = runs[::2], runs[1::2]
+    if len(runs) % 2 == 0 or not mixers or any(len(run) > 1 for run in feeds):
         return None
-    if len(set(shapes[::2])) > 1 or shapes[0] in shapes[1::2]:
-        return None
-    return Blocks(tuple(spans[::2]), (), 0.0, tuple(spans[1::2]))
+    joined = tuple(_joined([spans[i] for i in run]) for run in mixers)
+    return Blocks(tuple(spans[run[0]] for run in feeds), (), 0.0, joined)
 
 
 def early_layers(units: Units, last: int, ffn_shape: bytes) -> Blocks | None:
@@ -241,13 +254,16 @@ def early_layers(units: Units, last: int, ffn_shape: bytes) -> Blocks | None:
     return Blocks(tuple(spans[1::2]), tuple(clusters), 0.7, tuple(spans[::2]))
 
 
-def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Blocks | None:
+def _parallel(
+    units: Units, bound: Cluster, clusters: Sequence[Cluster], *, unfed: bool = False
+) -> Blocks | None:
     """An FFN beside the attention, in the same residual step: after the output projection, which
     is the first GEMM, or what stands before a norm of the FFN's own."""
     heavy = [i for i in units.heavy if i < bound.first]
     anchors = [i for i in range(heavy[0] + 1, bound.first) if units.letters[i] in _ANCHORS]
     if not anchors:
-        return _parallel_by_sums(units, bound, clusters, heavy)
+        summed = unfed or units.letters.startswith(b"DD", bound.first)
+        return _parallel_unseen(units, bound, clusters, heavy) if summed else None
     expert = any(units.letters[i] in b"MR" for i in anchors)
     if not expert and (len(heavy) < 3 or anchors[0] < heavy[1]):
         return None
@@ -259,11 +275,12 @@ def _parallel(units: Units, bound: Cluster, clusters: Sequence[Cluster]) -> Bloc
     return Blocks(((_past_epilogue(units, start), bound.first - 1),), (bound,), 0.0)
 
 
-def _parallel_by_sums(
+def _parallel_unseen(
     units: Units, bound: Cluster, clusters: Sequence[Cluster], heavy: Sequence[int]
 ) -> Blocks | None:
-    """With no activation to be seen: attention and FFN are added to the residual in two sums."""
-    if len(heavy) < 3 or not units.letters.startswith(b"DD", bound.first):
+    """With no activation to be seen. Attention and FFN are added to the residual in two sums, or
+    no layer has an FFN elsewhere."""
+    if len(heavy) < 3:
         return None
     own = [c for c in clusters if c.last < heavy[1]]
     start = own[0].last + 1 if own else _past_epilogue(units, heavy[0] + 1)

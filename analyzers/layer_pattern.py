@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -175,8 +175,15 @@ class Solver:
             for i, (a, b) in enumerate(self.between)
             if self.splits[i] is None
         )
-        found = [make_template(*key, n) for key, n in counts.most_common(_MOST_TEMPLATES)]
-        return [template for template in found if template is not None]
+        common = counts.most_common(_MOST_TEMPLATES)
+        found = _present(make_template(*key, n) for key, n in common)
+        if any(template.ffn_shape for template in found):
+            return found
+        return _present(make_template(*key, n, unfed=True) for key, n in common)
+
+
+def _present(templates: Iterable[Template | None]) -> list[Template]:
+    return [template for template in templates if template is not None]
 
 
 _MOST_TEMPLATES = 64

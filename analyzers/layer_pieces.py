@@ -68,10 +68,14 @@ class Template:
     ffn_shape: bytes  # of its first FFN
 
 
-def make_template(text: bytes, before: str, after: str, count: int) -> Template | None:
-    """The template that a piece is, when norms part its blocks for sure."""
+def make_template(
+    text: bytes, before: str, after: str, count: int, *, unfed: bool = False
+) -> Template | None:
+    """The template that a piece is, when norms part its blocks for sure. `unfed`: the others show
+    no FFN."""
     units = cut_units(text)
-    blocks = divide(units, mixes_before=before == "mixer", mixes_after=after == "mixer")
+    mixes = {"mixes_before": before == "mixer", "mixes_after": after == "mixer"}
+    blocks = divide(units, **mixes, unfed=unfed)
     if not blocks.bounds or blocks.confidence < _SURE_ENOUGH:
         return None
     bound = blocks.bounds[-1]
