@@ -13,7 +13,7 @@ from tracer.collectors.kineto_header import read_header
 from tracer.collectors.kineto_loose import LooseReader, Remarks
 from tracer.collectors.kineto_salvage import ORDER_STEP, Piece, split_end, without_cut_event
 from tracer.collectors.kineto_scan import ScanReader
-from tracer.collectors.kineto_stream import Chunk, TextStream, open_source
+from tracer.collectors.kineto_stream import CHUNK_BYTES, Chunk, TextStream, open_source
 from tracer.collectors.sniff import READS
 from tracer.errors import NotATraceError
 
@@ -71,12 +71,15 @@ def read_file(
     max_bytes: int | None = None,
     careful: bool = False,
     keep_flows: bool = False,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Reading:
     """Read all events of a file."""
     reader = EventReader(careful=careful, keep_flows=keep_flows)
     with open_source(path) as (source, size):
         after_read = None if progress is None else lambda: progress(source.position(), size)
-        stream = TextStream(source, max_bytes=max_bytes, after_read=after_read)
+        stream = TextStream(
+            source, chunk_bytes=chunk_bytes, max_bytes=max_bytes, after_read=after_read
+        )
         for chunk in stream.chunks():
             reader.read_chunk(chunk)
     if not stream.found:
