@@ -5,7 +5,10 @@ The order of the day stands in `pipeline`. What explains idle and which rules ju
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tracer.analysis import Analysis
+from tracer.analyzers.graph_maps import with_captures
 from tracer.analyzers.idle_causes import explain_idle
 from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
@@ -31,6 +34,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def analyze(trace: Trace) -> Analysis:
-    """Understand a trace: account for its time, attribute it, and judge it by every rule."""
-    return run_pipeline(trace, EXPLAIN, RULES)
+def analyze(trace: Trace, captures: Iterable[Trace] = ()) -> Analysis:
+    """Understand a trace: account for its time, attribute it, and judge it by every rule.
+
+    `captures`: recordings in which the graphs were captured that this one replays.
+    """
+    return run_pipeline(with_captures(trace, captures), EXPLAIN, RULES)

@@ -21,7 +21,7 @@ from tracer.analyzers.kernel_table import KernelName, describe
 from tracer.analyzers.layer_pattern import LayerPattern
 from tracer.analyzers.modules import ModuleTree
 from tracer.analyzers.operator_names import operator_role
-from tracer.analyzers.roles import Roles, find_roles
+from tracer.analyzers.roles import Roles, find_roles, with_saved_roles
 from tracer.events import KIND_CODE, Note, Trace
 
 HOW_CODE = {how: code for code, how in enumerate(HOW)}
@@ -56,6 +56,20 @@ _CORE_OPERATORS = ("aten::softmax", "aten::_softmax", "aten::bmm", "aten::baddbm
 
 
 @dataclass(frozen=True)
+class Hints:
+    """What tables beside the events tell of work: a row of `captured_nodes`, one of
+    `compiled_calls`, and the module (row of the tree) that follows. Empty, or aligned with work."""
+
+    node: Longs
+    call: Longs
+    module: Longs
+
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+NO_HINTS = Hints(_NO_ROWS, _NO_ROWS, _NO_ROWS)
+
+
+@dataclass(frozen=True)
 class Work:
     """Everything that can fill time, with the host's side of it. Arrays are aligned with `event`;
     `site` is the host row that stands for it: its launch, the captured launch for a node of a graph
@@ -72,6 +86,17 @@ class Work:
     cpu_only: bool
     replayed: NDArray[np.bool_]  # nodes of graph replays whose capture was seen
     notes: tuple[Note, ...] = ()
+    hints: Hints = NO_HINTS
+
+    @cached_property
+    def node(self) -> Longs:
+        """Row of `captured_nodes` of a replay whose capture was seen elsewhere; -1 else."""
+        return self.hints.node if self.hints.node.size else np.full(self.event.size, NONE)
+
+    @cached_property
+    def call(self) -> Longs:
+        """Row of `compiled_calls` of what compiled code called; -1 else."""
+        return self.hints.call if self.hints.call.size else np.full(self.event.size, NONE)
 
     @cached_property
     def name_code(self) -> NDArray[np.int32]:
@@ -99,7 +124,9 @@ class Work:
 
     @cached_property
     def module(self) -> Longs:
-        return take(self.tree.own, self.module_event)
+        own = take(self.tree.own, self.module_event)
+        told = self.hints.module
+        return np.where(told == NONE, own, told) if told.size else own
 
     @cached_property
     def names(self) -> list[KernelName]:
@@ -160,11 +187,11 @@ def attribute(work: Work, step: Longs, rungs: tuple[Rung, ...]) -> tuple[Attribu
         np.full(size, _OPEN, dtype=np.int16),
         np.full(size, HOW_CODE["none"], dtype=np.int8),
         np.zeros(size),
-        _directions(work),
+        find_directions(work),
         work.replayed,
         step,
     )
-    roles = find_roles(work.tree, _core_modules(work))
+    roles = with_saved_roles(find_roles(work.tree, core_modules(work)), work.tree, work.trace)
     out.fill(np.flatnonzero(work.orphaned), _constant(work.orphaned, UNATTRIBUTED), "none", 0.0)
     for rung in rungs:
         rung(work, roles, out)
@@ -177,7 +204,7 @@ def _constant(rows: NDArray[np.bool_], bucket: int) -> NDArray[np.int16]:
     return np.full(int(rows.sum()), bucket, dtype=np.int16)
 
 
-def _directions(work: Work) -> NDArray[np.int8]:
+def find_directions(work: Work) -> NDArray[np.int8]:
     """Training only: which way each piece of work goes."""
     host, site = work.host, np.where(work.site == NONE, work.operator, work.site)
     node = take(host.backward_node, site)
@@ -188,8 +215,31 @@ def _directions(work: Work) -> NDArray[np.int8]:
     inside = take(work.tree.range_event, site)
     recomputed = (node != NONE) & (inside != NONE)
     recomputed &= work.trace.start_ns[np.maximum(inside, 0)] >= work.trace.start_ns[node]
+    again = take(_graded_operators(host), site)
+    recomputed |= (node != NONE) & (again != NONE) & (again >= node)
     out[recomputed] = 4
     out[optimizer] = 3
+    return _with_captured(work, out)
+
+
+def _graded_operators(host: Host) -> Longs:
+    """For each event the innermost operator around it that autograd recorded as a forward one:
+    inside the backward pass that is a checkpoint, which computes it again."""
+    sequences = host.trace.table("sequences")
+    graded = np.zeros(len(host.trace.events), dtype=bool)
+    graded[sequences["event"].to_numpy()[sequences["forward_thread"].to_numpy() <= 0]] = True
+    return host.nearest(graded & host.of_kind("operator"))
+
+
+def _with_captured(work: Work, directions: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Nodes of captures seen elsewhere go the way that they went there."""
+    known = np.flatnonzero(work.node != NONE)
+    if not known.size:
+        return directions
+    said = work.trace.table("captured_nodes")["direction"].astype(str)
+    codes = said.map({way: code for code, way in enumerate(DIRECTIONS)}).to_numpy()
+    out = directions.copy()
+    out[known] = codes[work.node[known]]
     return out
 
 
@@ -200,14 +250,14 @@ def _within(host: Host, site: Longs, prefix: str) -> NDArray[np.bool_]:
     return inside
 
 
-def _core_modules(work: Work) -> list[int]:
+def core_modules(work: Work) -> list[int]:
     """Modules in which an attention core ran, by operator, by kernel, or as a softmax between two
     products that the module itself computed. A router's softmax has none."""
     if not work.tree.paths or not work.names:
         return []
     token = np.array([name.token for name in work.names], dtype=object)[work.name_code]
     size = work.tree.parent.size + 1  # the last place is for work in no module
-    core = (token == "CORE") | (_operator_buckets(work) == BUCKET_CODE["attention", "core"])
+    core = (token == "CORE") | (operator_buckets(work) == BUCKET_CODE["attention", "core"])
     cores, softmaxes, products = (
         np.bincount(work.module[rows] % size, minlength=size)[:-1]
         for rows in (core, token == "SOFTMAX", token == "GEMM")
@@ -298,23 +348,24 @@ def by_module(work: Work, roles: Roles, out: Attribution) -> None:
     rows = np.flatnonzero((work.module != NONE) & (out.bucket == _OPEN))
     if not rows.size:
         return
-    buckets = _module_buckets(work, roles, rows)
+    buckets = module_buckets(work, roles, rows, work.module[rows])
     out.fill(rows, buckets, "module", 1.0)
 
 
-def _module_buckets(work: Work, roles: Roles, rows: Longs) -> NDArray[np.int16]:
-    """One decision for each distinct (role of module, operator, kernel, place about the core)."""
-    signatures = [_signature(roles, row) for row in range(len(roles.own))]
+def module_buckets(work: Work, roles: Roles, rows: Longs, module: Longs) -> NDArray[np.int16]:
+    """Buckets of work rows as work of these modules: one decision for each distinct (role of
+    module, operator, kernel, place about the core)."""
+    signatures = [signature_of(roles, row) for row in range(len(roles.own))]
     kinds = sorted(set(signatures))
     index = {signature: code for code, signature in enumerate(kinds)}
-    signature = np.array([index[s] for s in signatures], dtype=np.int64)[work.module[rows]]
-    own_operator = take(work.trace.name_codes.astype(np.int64), _decisive_operator(work)[rows])
-    after = (_after_core(work) + 2 * _after_negation(work))[rows]
+    signature = np.array([index[s] for s in signatures], dtype=np.int64)[module]
+    own_operator = take(work.trace.name_codes.astype(np.int64), decisive_operator(work)[rows])
+    after = places_in_block(work)[rows]
     keys = np.stack([signature, own_operator, work.name_code[rows], after])
     distinct, place = np.unique(keys, axis=1, return_inverse=True)
     decided = np.array(
         [
-            _decide(kinds[s], work.trace.names[o] if o != NONE else "", work.names[k], a)
+            decide(kinds[s], work.trace.names[o] if o != NONE else "", work.names[k], a)
             for s, o, k, a in distinct.T.tolist()
         ],
         dtype=np.int16,
@@ -323,22 +374,27 @@ def _module_buckets(work: Work, roles: Roles, rows: Longs) -> NDArray[np.int16]:
     return buckets
 
 
-def _decisive_operator(work: Work) -> Longs:
+def places_in_block(work: Work) -> Longs:
+    """Where each piece of work stands in its attention block: bits of AFTER_CORE and others."""
+    return AFTER_CORE * after_core(work) + AFTER_NEGATION * after_negation(work)
+
+
+def decisive_operator(work: Work) -> Longs:
     return np.where(work.forward == NONE, work.operator, work.forward)
 
 
-def _signature(roles: Roles, row: int) -> tuple[str, str]:
+def signature_of(roles: Roles, row: int) -> tuple[str, str]:
     block = roles.block[row]
     return roles.own[row], roles.own[block] if block != NONE else ""
 
 
-def _after_core(work: Work) -> Longs:
+def after_core(work: Work) -> Longs:
     """1 where the attention core of the same module call began before this work did."""
     is_core = np.array(
         [n.category == "attention" or n.token == "SOFTMAX" for n in work.names], dtype=bool
     )
     core = is_core[work.name_code] if is_core.size else np.zeros(work.event.size, dtype=bool)
-    core = core | (_operator_buckets(work) == BUCKET_CODE["attention", "core"])
+    core = core | (operator_buckets(work) == BUCKET_CODE["attention", "core"])
     start = work.trace.start_ns[np.where(work.site == NONE, work.event, work.site)]
     first = np.full(len(work.trace.events), np.iinfo(np.int64).max)
     held = core & (work.module_event != NONE)
@@ -348,7 +404,7 @@ def _after_core(work: Work) -> Longs:
     return after
 
 
-def _after_negation(work: Work) -> Longs:
+def after_negation(work: Work) -> Longs:
     """1 where the work before it, in order of launch, negates: rotating halves joins them so."""
     site = np.where(work.site == NONE, work.event, work.site)
     order = np.argsort(work.trace.start_ns[site], kind="stable")
@@ -360,7 +416,7 @@ def _after_negation(work: Work) -> Longs:
     return out
 
 
-def _decide(signature: tuple[str, str], operator: str, kernel: KernelName, place: int) -> int:
+def decide(signature: tuple[str, str], operator: str, kernel: KernelName, place: int) -> int:
     own, block = signature
     decide = _BLOCKS.get(block)
     part = decide(own, operator, kernel, place) if decide else _outside(own, operator, kernel)
@@ -468,10 +524,10 @@ _BLOCKS: dict[str, Callable[[str, str, KernelName, int], Part]] = {
 
 def by_operator(work: Work, roles: Roles, out: Attribution) -> None:
     rows = out.open
-    out.fill(rows, _operator_buckets(work)[rows], "operator", 0.95)
+    out.fill(rows, operator_buckets(work)[rows], "operator", 0.95)
 
 
-def _operator_buckets(work: Work) -> NDArray[np.int16]:
+def operator_buckets(work: Work) -> NDArray[np.int16]:
     """Bucket by the innermost operator or range around the launch that says something; for
     backward work by its forward operator as well."""
     trace, host = work.trace, work.host

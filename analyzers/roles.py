@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.modules import ModuleTree
+from tracer.events import Trace
 
 # Roles of a module of its own. "layer" is a repeated block that holds attention or a mixer;
 # "container" is everything that only passes on.
@@ -61,6 +62,25 @@ _FFN_LINEAR = _words(
 )  # fmt: skip
 
 
+# What a single word outside any tree can say, the surest first.
+_ROLE_WORDS = (
+    ("rope", _ROPE),
+    ("norm", _NORM),
+    ("norm", _NORM_NAME),
+    ("lm_head", _HEAD),
+    ("mixer", _MIXER),
+    ("attention", _ATTENTION),
+    ("attention", _ATTENTION_LINEAR),
+    ("router", _ROUTER),
+    ("experts", _EXPERT),
+    ("ffn", _FFN),
+    ("ffn", _FFN_LINEAR),
+    ("loss", _LOSS),
+    ("sampling", _SAMPLER),
+    ("embedding", _EMBEDDING),
+)
+
+
 @dataclass(frozen=True)
 class Roles:
     """`own`: the role of each module. `block`: the row of the innermost enclosing module whose
@@ -79,6 +99,25 @@ def find_roles(tree: ModuleTree, core_rows: Iterable[int] = ()) -> Roles:
     if not any(role in ("attention", "mixer") for role in own):
         _no_transformer(tree, own, children)
     _ends_by_place(tree, own)
+    return Roles(own, [_block_of(tree, own, row) for row in range(len(tree.paths))])
+
+
+def role_of_words(name: str) -> str:
+    """The role that a free name gives away ("layers.0.self_attn", "moe block"); "" for none."""
+    for word in reversed(re.split(r"[^A-Za-z0-9_]+", name)):
+        for role, pattern in _ROLE_WORDS:
+            if word and pattern.search(word):
+                return role
+    return ""
+
+
+def with_saved_roles(roles: Roles, tree: ModuleTree, trace: Trace) -> Roles:
+    """The same, with the roles that modules had where a graph was captured: more of them ran."""
+    saved = trace.table("captured_modules")
+    known = dict(zip(saved["path"].astype(str), saved["role"].astype(str), strict=True))
+    if not known:
+        return roles
+    own = [known.get(path, role) for path, role in zip(tree.paths, roles.own, strict=True)]
     return Roles(own, [_block_of(tree, own, row) for row in range(len(tree.paths))])
 
 

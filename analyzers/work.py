@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.attribution import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Work, range_operation
+from tracer.analyzers.attribution import (
+    COLLECTIVE,
+    COMPUTE,
+    NO_HINTS,
+    TRANSFER_CLASS,
+    Hints,
+    Work,
+    range_operation,
+)
 from tracer.analyzers.graphs import map_replays
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.host_collectives import host_work
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.analyzers.kernel_table import describe
-from tracer.analyzers.modules import ModuleTree
+from tracer.analyzers.modules import ModuleTree, rows_of_paths
 from tracer.events import KIND_CODE, Trace
 
 _HOST_COPIES = ("host_to_device", "device_to_host")
@@ -25,6 +33,7 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     launch = launches.launch[event]
     replays = map_replays(host, launches, event, launch)
     site = asked if cpu_only else np.where(replays.site == NONE, launch, replays.site)
+    hints = Hints(replays.node, NO_HINTS.call, _module_of_node(trace, tree, replays.node))
     return Work(
         trace,
         host,
@@ -37,7 +46,18 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
         cpu_only,
         replays.site != NONE,
         replays.notes,
+        hints,
     )
+
+
+def _module_of_node(trace: Trace, tree: ModuleTree, node: Longs) -> Longs:
+    """The module of each node of a capture seen elsewhere; -1 for other work."""
+    paths = trace.table("captured_nodes")["path"]
+    kinds = trace.table("captured_nodes")["type"]
+    rows = rows_of_paths(tree, [str(path) for path in paths.cat.categories])
+    of_path = take(rows, paths.cat.codes.to_numpy().astype(np.int64))
+    of_path = np.where((kinds == "").to_numpy(), NONE, of_path)  # outside any module
+    return take(of_path, node)
 
 
 def _classes(
