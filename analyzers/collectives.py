@@ -105,10 +105,28 @@ def tabulate_collectives(
             "module": work.module[rows],
             "ranks": said.text("ranks"),
             "peer": said.number("peer"),
+            "direction": _directions(work, rows, said.text("op")),
             "in_elements": inputs,
             "out_elements": outputs,
         },
     )
+
+
+def _directions(work: Work, rows: Longs, recorded: list[str]) -> list[str]:
+    """send or recv, by the recorded operation or the range around the launch."""
+    around = take(_library_ranges(work), work.site[rows])
+    own = work.event[rows] if work.cpu_only else np.where(around == NONE, work.event[rows], around)
+    names = [work.trace.names[code] for code in work.trace.name_codes[own].tolist()]
+    return [_direction(op or name) for op, name in zip(recorded, names, strict=True)]
+
+
+@lru_cache(maxsize=4096)
+def _direction(name: str) -> str:
+    lower = name.lower()
+    sends, receives = "send" in lower, "recv" in lower
+    if sends == receives:
+        return ""
+    return "send" if sends else "recv"
 
 
 def _by_call(fold: np.ufunc, calls: Calls, values: Longs) -> Longs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,14 +45,31 @@ class ModuleTree:
 
 def read_modules(trace: Trace, host: Host) -> ModuleTree:
     """The tree from qualified names in ranges; without ranges, from nn.Module frames."""
-    ranges = host.of_kind("module")
-    if ranges.any() or _told_elsewhere(trace):
+    if host.of_kind("module").any():
         return _from_ranges(trace, host)
     frames = trace.names_matching(lambda name: name.startswith(_FRAME))[trace.name_codes]
-    if (frames & host.of_kind("frame")).any():
-        return _from_frames(trace, host, frames & host.of_kind("frame"))
-    none = np.full(len(trace.events), NONE, dtype=np.int32)
+    frames &= host.of_kind("frame")
+    if frames.any():
+        return _with_paths(_from_frames(trace, host, frames), _told_elsewhere(trace))
+    if _told_elsewhere(trace):
+        return _from_ranges(trace, host)
+    none = np.full(len(trace.events), NONE, dtype=np.int64)
     return ModuleTree([], [], none[:0], none, none, none, frozenset(), none[:0])
+
+
+def _with_paths(tree: ModuleTree, told: dict[str, str]) -> ModuleTree:
+    """The tree with modules at its end that wrote nothing here."""
+    paths = [path for path in told if path not in set(tree.paths)]
+    row_of = {path: row for row, path in enumerate([*tree.paths, *paths])}
+    none = np.full(len(paths), NONE, dtype=np.int64)
+    parent = np.array([_parent_row(path, row_of) for path in paths], dtype=np.int64)
+    return replace(
+        tree,
+        paths=[*tree.paths, *paths],
+        types=[*tree.types, *(told[path] for path in paths)],
+        parent=np.concatenate([tree.parent, parent]),
+        first_event=np.concatenate([tree.first_event, none]),
+    )
 
 
 def split_range_name(name: str) -> tuple[str, str]:

@@ -262,7 +262,7 @@ def without_waiting(
     amount = f"{milliseconds(cost)} on the wire"
     if waited_ns:
         ranks = f"rank {', '.join(map(str, waited_for))}" if waited_for else "other ranks"
-        amount += f", besides {milliseconds(waited_ns)} of waiting for {ranks},"
+        amount += f" and {milliseconds(waited_ns)} of waiting for {ranks}"
     return replace(
         finding,
         severity=severity,

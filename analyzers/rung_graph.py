@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
 from tracer.analyzers.attribution import Attribution, Work, decide
 from tracer.analyzers.intervals import NONE, Longs, lookup
 from tracer.analyzers.kernel_table import KernelName
@@ -46,11 +46,19 @@ def _decisions(work: Work, rows: Longs) -> NDArray[np.int16]:
 
 
 def _told(work: Work, rows: Longs) -> NDArray[np.int16]:
-    """Buckets that an operator around the captured launch proved."""
+    """Buckets that an operator around the captured launch proved; where the kernel's own name
+    knows the part of that group better, its part."""
     told = work.trace.table("captured_nodes")["told"]
     codes = np.array([_bucket(str(word)) for word in told.cat.categories], dtype=np.int16)
-    buckets: NDArray[np.int16] = codes[told.cat.codes.to_numpy()[work.node[rows]]]
+    said = codes[told.cat.codes.to_numpy()[work.node[rows]]]
+    named = np.array([_bucket(".".join(name.role or ("", ""))) for name in work.names])
+    better = named[work.name_code[rows]]
+    same: NDArray[np.bool_] = (said != _OPEN) & (better != _OPEN) & (_GROUP[said] == _GROUP[better])
+    buckets: NDArray[np.int16] = np.where(same, better, said).astype(np.int16)
     return buckets
+
+
+_GROUP = np.array([GROUPS.index(group) for group, _ in BUCKETS], dtype=np.int8)
 
 
 def _bucket(word: str) -> int:

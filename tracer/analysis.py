@@ -176,7 +176,8 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "step": "int64",
             "module": "int64",
             "ranks": "text",  # JSON list of the group's members; "" not recorded
-            "peer": "int64",  # the other rank of a send or receive
+            "peer": "int64",  # the other rank of a send or receive, counted within the group
+            "direction": "text",  # send, recv or ""
             "in_elements": "int64",
             "out_elements": "int64",
         },
