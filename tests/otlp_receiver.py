@@ -264,7 +264,7 @@ class GrpcReceiver(Store):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._server.stop(0).wait()
+        self._server.stop(None).wait()
         self._pool.shutdown()
 
 

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tracer.errors import TracerError
 from tracer.exporters.otlp.delivery import Clock
 from tracer.exporters.otlp.report import DeliveryReport
 
@@ -25,7 +24,7 @@ class BackgroundExport:
 
     def __init__(self, deliver: Callable[[Callable[[Clock], None]], DeliveryReport]) -> None:
         self.report: DeliveryReport | None = None
-        self.error: TracerError | None = None
+        self.error: Exception | None = None
         self._deliver = deliver
         self._clock: Clock | None = None
         self._thread = threading.Thread(target=self._work, name="tracer-otlp", daemon=True)
@@ -54,9 +53,11 @@ class BackgroundExport:
     def _work(self) -> None:
         try:
             self.report = self._deliver(self._set_clock)
-        except TracerError as error:
+        except Exception as error:  # the border to the traced program: it must not notice
             self.error = error
-            _LOG.warning("not exported: %s", error)
-            return
-        if not self.report.complete:
-            _LOG.warning("%s", self.report.text())
+            _LOG.warning("tracer: not exported: %s", error)
+        else:
+            if not self.report.complete:
+                _LOG.warning("tracer: %s", self.report.text())
+        finally:
+            atexit.unregister(self.finish)

@@ -230,10 +230,12 @@ def check(
 def _warn(analyses: Sequence[Analysis], spans: int) -> None:
     if spans > WARN_ABOVE_SPANS:
         _LOG.warning(
-            "%s spans: viewers open a trace of this size slowly or not at all", f"{spans:,}"
+            "tracer: %s spans: viewers open a trace of this size slowly or not at all", f"{spans:,}"
         )
     if any(a.trace.meta.clock == "relative" for a in analyses):
-        _LOG.warning("the recording has no absolute clock: its spans stand at the year 1970")
+        _LOG.warning(
+            "tracer: the recording has no absolute clock: its spans stand at the year 1970"
+        )
 
 
 # recordings -----------------------------------------------------------------------------------

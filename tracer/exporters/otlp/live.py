@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from typing import Any
 from tracer.analysis import Analysis
 from tracer.errors import UsageError
 from tracer.exporters.otlp.background import BackgroundExport
+from tracer.exporters.otlp.delivery import Clock
 from tracer.exporters.otlp.export import Content, Delivery, check, send_analyses
 from tracer.exporters.otlp.metrics import (
     STEP_BOUNDS,
@@ -23,7 +25,8 @@ from tracer.exporters.otlp.metrics import (
     device_point,
     step_points,
 )
-from tracer.exporters.otlp.options import Arguments, resolve
+from tracer.exporters.otlp.options import DEFAULT_TIMEOUT_S, Arguments, resolve
+from tracer.exporters.otlp.report import DeliveryReport
 from tracer.exporters.otlp.resource import live_attributes
 
 DEFAULT_INTERVAL_S = 10.0
@@ -76,14 +79,18 @@ class LiveExport:
         if self._periodic is not None:
             self._periodic.stop(within_s=0.0)
         kept = self._delivery.keep if self._delivery.keep is not None else beside
-        return BackgroundExport(
-            lambda on_start: send_analyses(
-                [analyze()],
-                self._arguments,
-                self._content,
-                Delivery(self._delivery.deadline, kept, on_start),
-            )
-        ).start()
+        return BackgroundExport(lambda on_start: self._deliver(analyze, kept, on_start)).start()
+
+    def _deliver(
+        self,
+        analyze: Callable[[], Analysis],
+        kept: str | os.PathLike[str] | None,
+        on_start: Callable[[Clock], None],
+    ) -> DeliveryReport:
+        if self._periodic is not None:
+            self._periodic.stop(within_s=DEFAULT_TIMEOUT_S)
+        delivery = Delivery(self._delivery.deadline, kept, on_start)
+        return send_analyses([analyze()], self._arguments, self._content, delivery)
 
 
 def _given(otlp: bool | str | Mapping[str, Any]) -> dict[str, Any]:

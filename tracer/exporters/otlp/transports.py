@@ -82,6 +82,7 @@ class HttpTransport:
             return _http_failure(error, timeout_s if late else None, sent)
         finally:
             watchdog.cancel()
+            watchdog.join()
 
     def _connected(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._connection is None:
