@@ -31,7 +31,7 @@ from tracer.analyzers.host import Host, Launches, link_launches, read_host
 from tracer.analyzers.intervals import Longs, take
 from tracer.analyzers.modules import ModuleTree, read_modules
 from tracer.analyzers.roles import Roles, find_roles
-from tracer.events import SIDE_TABLES, Trace, make_table
+from tracer.events import EVENTS, SIDE_TABLES, Trace, make_table
 
 Tables = Mapping[str, pd.DataFrame]
 MAP_TABLES = ("graph_captures", "captured_nodes", "captured_modules")
@@ -147,6 +147,11 @@ def with_captures(trace: Trace, captures: Iterable[Trace]) -> Trace:
     """The same recording beside the maps of capture-phase recordings."""
     maps = [(origin_of(capture), maps_of(capture)) for capture in captures]
     return with_maps(trace, maps) if any(len(tables) for _, tables in maps) else trace
+
+
+def only_maps(trace: Trace) -> Trace:
+    """The maps of a recording as a recording without events; without tables when it has none."""
+    return Trace(make_table(EVENTS, {}), maps_of(trace), trace.meta)
 
 
 def origin_of(capture: Trace) -> str:

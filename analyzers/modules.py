@@ -53,13 +53,14 @@ def read_modules(trace: Trace, host: Host) -> ModuleTree:
         return _with_paths(_from_frames(trace, host, frames), _told_elsewhere(trace))
     if _told_elsewhere(trace):
         return _from_ranges(trace, host)
-    none = np.full(len(trace.events), NONE, dtype=np.int64)
+    none = np.full(len(trace.events), NONE, dtype=np.int32)
     return ModuleTree([], [], none[:0], none, none, none, frozenset(), none[:0])
 
 
 def _with_paths(tree: ModuleTree, told: dict[str, str]) -> ModuleTree:
     """The tree with modules at its end that wrote nothing here."""
-    paths = [path for path in told if path not in set(tree.paths)]
+    known = set(tree.paths)
+    paths = [path for path in told if path not in known]
     row_of = {path: row for row, path in enumerate([*tree.paths, *paths])}
     none = np.full(len(paths), NONE, dtype=np.int64)
     parent = np.array([_parent_row(path, row_of) for path in paths], dtype=np.int64)

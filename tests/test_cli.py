@@ -235,7 +235,7 @@ def _with_findings(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
     monkeypatch.setattr(
         report_command,
         "analyse_source",
-        lambda path: replace(real(path), findings=findings, checks=checks),
+        lambda path, captures=(): replace(real(path, captures), findings=findings, checks=checks),
     )
 
 

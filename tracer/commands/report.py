@@ -14,7 +14,7 @@ from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, Tracer
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
-    from tracer.events import Note
+    from tracer.events import Note, Trace
 
 NAME = "report"
 HELP = "report a recording: a saved run, a PyTorch trace (.json, .json.gz) or a directory of them"
@@ -69,6 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="exit with 1 when such a finding exists; patterns such as 'sync.*' are fine",
     )
+    parser.add_argument(
+        "--capture",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="a recording (or a directory of them) in which the graphs replayed here were captured",
+    )
     parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
     parser.epilog = "rules: " + ", ".join(RULES) + ", trace.*, capture.*"
 
@@ -78,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     paths, patterns = split_arguments(args.paths, args.fail_on)
     if not paths:
         raise UsageError("give at least one PATH to report, for example: tracer report trace.json")
-    opened = open_all(paths)
+    opened = open_all(paths, args.capture)
     write_report(_as_json(opened) if args.json else _as_text(opened, args.width))
     if args.html is not None:
         _write_html(opened, Path(args.html))
@@ -108,12 +115,14 @@ class Opened:
     failures: tuple[TracerError, ...] = ()
 
 
-def open_all(paths: Iterable[str]) -> Opened:
-    """Read and analyse everything at these paths; an error when nothing can be reported."""
+def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
+    """Read and analyse everything at these paths; an error when nothing can be reported.
+    `captures`: paths of recordings in which graphs were captured."""
     analyses: list[Analysis] = []
     failures: list[TracerError] = []
+    captured = read_captures(captures)
     for path in paths:
-        found, failed = _open_path(path)
+        found, failed = _open_path(path, captured)
         analyses += found
         failures += failed
     for failure in failures if analyses else failures[:-1]:
@@ -123,7 +132,30 @@ def open_all(paths: Iterable[str]) -> Opened:
     return Opened(tuple(analyses), tuple(failures))
 
 
-def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
+def read_captures(paths: Iterable[str]) -> tuple[Trace, ...]:
+    """The maps of the graphs captured in these recordings, or in those of a directory."""
+    from tracer.analyzers.graph_maps import only_maps
+    from tracer.sources import find_sources, open_source
+
+    found: list[Trace] = []
+    for path in paths:
+        maps = []
+        for source in find_sources(Path(path)):
+            try:
+                maps.append(only_maps(open_source(source)))
+            except NotATraceError:
+                if not Path(path).is_dir():
+                    raise
+        held = [trace for trace in maps if trace.tables]
+        if not held:
+            raise UsageError(f"--capture {path}: no graph is captured in it")
+        found += held
+    return tuple(found)
+
+
+def _open_path(
+    path: str, captures: Sequence[Trace] = ()
+) -> tuple[list[Analysis], list[TracerError]]:
     from tracer.sources import find_sources, is_run
 
     target = Path(path)
@@ -134,7 +166,7 @@ def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
     listed = target.is_dir() and not is_run(target)
     for source in sources:
         try:
-            analyses.append(analyse_source(source))
+            analyses.append(analyse_source(source, captures))
         except NotATraceError as error:
             # A directory may hold other files besides: they are named, and no fault.
             if listed:
@@ -150,15 +182,15 @@ def _open_path(path: str) -> tuple[list[Analysis], list[TracerError]]:
     return analyses, failures
 
 
-def analyse_source(path: Path) -> Analysis:
-    """Read one recording and understand it."""
+def analyse_source(path: Path, captures: Sequence[Trace] = ()) -> Analysis:
+    """Read one recording and understand it, with the captures of graphs that it replays."""
     from tracer.analyzers import analyze
     from tracer.sources import open_source
 
     with Progress(f"reading {path.name}") as progress:
         trace = open_source(path, progress)
         progress.stage("accounting")
-        analysis = analyze(trace)
+        analysis = analyze(trace, captures)
     if not analysis.window.wall_ns and analysis.accounted:
         raise EmptyTraceError(
             f"{path}: it holds no operator, launch or device work of a known kind"
