@@ -169,7 +169,7 @@ class ModuleRanges:
         ranges: bool = True,
         every_module: bool = False,
     ) -> None:
-        self.tree = ModuleTree(every_module=every_module)
+        self.tree = ModuleTree(every_module=every_module, names_later=not ranges)
         self.calls = RootCalls()
         self.names = RangeNames()
         self.make_range = torch_private.range_maker()
@@ -205,6 +205,7 @@ class ModuleRanges:
                 _uninstall_base()
             self._patches.restore()
         self._generations.close()
+        self.tree.settle()
 
     def outermost(
         self, original: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -6,8 +6,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -61,8 +61,7 @@ def type_name(module: nn.Module) -> str:
     return type(module).__name__
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A module at its place in a root. `depth` counts from the outermost repeated layer."""
 
     path: str
@@ -87,8 +86,9 @@ def walk(root: nn.Module) -> Iterator[Member]:
             yield member
             stack.extend(reversed(_children(member)))
         else:
-            yield replace(member, is_wrapper=True)
-            stack.append(replace(member, module=inner, has_children=bool(children_of(inner))))
+            yield member._replace(is_wrapper=True)
+            blocks = bool(children_of(inner))
+            stack.append(member._replace(module=inner, has_children=blocks))
 
 
 def _children(member: Member) -> list[Member]:
@@ -188,10 +188,12 @@ class ModuleTree:
     # A model that makes new modules in each call is not searched again and again.
     MAX_RESCANS = 8
 
-    def __init__(self, *, every_module: bool = False) -> None:
+    def __init__(self, *, every_module: bool = False, names_later: bool = False) -> None:
         self.ranges = RangeNames()
         self.renames = Renames()
         self._every_module = every_module
+        self._names_later = names_later  # no range is written: a name can wait until the end
+        self._unnamed: list[weakref.ref[nn.Module]] = []
         self._known: dict[int, ModuleRecord] = {}
         self._freed: list[ModuleRecord] = []
         self._alive: dict[int, weakref.ref[nn.Module]] = {}
@@ -206,6 +208,9 @@ class ModuleTree:
 
     def add(self, module: nn.Module) -> None:
         """Name the modules of a root."""
+        if self._names_later:
+            self._note(module)
+            return
         with self._lock:
             members = list(walk(module))
             inner = unwrap(module)
@@ -218,6 +223,26 @@ class ModuleTree:
                 self._roots.append(root)
             self._name(members, root.label, contained)
             self._roots = [known for known in self._roots if known not in contained]
+
+    def _note(self, module: nn.Module) -> None:
+        """Know a root without looking inside."""
+        inner = unwrap(module)
+        self.ranges[id(module)] = ""
+        self._unnamed.append(weakref.ref(module))
+        for known in (module, inner):
+            self._watch(known)
+        self._known.setdefault(id(inner), ModuleRecord("", type_name(inner)))
+
+    def settle(self) -> None:
+        """Name what has waited for it."""
+        if not self._names_later:
+            return
+        self._names_later = False
+        waiting = [module for ref in self._unnamed if (module := ref()) is not None]
+        self._unnamed.clear()
+        self.ranges.clear()
+        for module in waiting:
+            self.add(module)
 
     def rescan(self, module: nn.Module) -> None:
         """Name modules that a known root got after its first call."""
@@ -279,10 +304,14 @@ class ModuleTree:
         if not member.is_wrapper:
             record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
             record.path = path
-        # An `id` is given again to a later object.
-        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        self._watch(module)
         self.ranges[key] = name
         return name
+
+    def _watch(self, module: nn.Module) -> None:
+        """Forget it when it is freed: its `id` is given again to a later object."""
+        key = id(module)
+        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
 
     def _forget(self, key: int) -> None:
         self.ranges.pop(key, None)

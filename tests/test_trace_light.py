@@ -194,3 +194,23 @@ def test_a_light_trace_has_step_times_and_no_breakdown(announced: bool) -> None:
     assert len(report["steps"]) == 5
     assert all(step["wall_ns"] > 0 for step in report["steps"])
     assert t.trace.meta.detail == "light"
+
+
+def test_roots_get_their_names_at_the_end() -> None:
+    model = OwnModel()
+    with trace(detail="light") as t, torch.no_grad():
+        for _ in range(3):
+            x = model.embedding(prompt())
+            model.layers[0](x)
+            model(prompt())
+    calls = t.trace.table("root_calls")
+    assert set(calls["root"]) == {"embedding", "layers.0", ""}
+    assert "layers.1.attention" in set(t.trace.table("model_modules")["path"])
+
+
+def test_a_root_that_is_freed_early_is_listed_without_its_parameters() -> None:
+    with trace(detail="light") as t, torch.no_grad():
+        for _ in range(3):
+            OwnModel()(prompt())
+    assert list(t.trace.table("model_modules")["parameters"]) == [-1, -1, -1]
+    assert list(t.trace.table("root_calls")["type"]) == ["OwnModel"] * 3

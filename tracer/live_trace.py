@@ -69,7 +69,9 @@ def build_trace(recorded: Recorded) -> Trace:
     }
     notes += _what_is_missing(recorded, base, calls)
     kept = {name: table for name, table in tables.items() if len(table)}
-    return replace(base, tables=kept, meta=_meta(recorded, base.meta), notes=(*base.notes, *notes))
+    # A process that is no rank of a job lacks nothing.
+    read = [note for note in base.notes if note.rule != "trace.no_rank"]
+    return replace(base, tables=kept, meta=_meta(recorded, base.meta), notes=(*read, *notes))
 
 
 def notes_refusal(notes: Sequence[Note]) -> bool:
