@@ -99,53 +99,35 @@ class _Naming:
 
     def __init__(self, host: Host, launches: Launches) -> None:
         self.host, self.trace = host, host.trace
-        self.launches = launches
-        self.said = _said_kernels(host.trace)
         self.twins = _eager_kernels(host, launches)
+        self.said = np.full(len(self.trace.events), "", dtype=object)
+        for table in ("generated", "named_launches"):  # Triton's operators, ROCm's launches
+            rows = self.trace.table(table)
+            self.said[rows["event"].to_numpy()] = rows["kernel"].to_numpy(dtype=object)
 
     def capture(self, rows: Longs, end_ns: int, order: int) -> Capture:
-        said = _texts(self.trace, take(self.said, self._speaking(rows)), self._said_names)
+        own, around = self.said[rows], self.host.operator[rows]
+        said = np.where((own == "") & (around != NONE), self.said[around], own)
         exact = said != ""
-        twin = _texts(self.trace, self.twins.find(self.host, rows), self.trace.names)
+        twin = self._texts(self.twins.find(self.host, rows))
         return Capture(
             rows,
             end_ns,
             launch_kinds(self.trace, rows),
             np.where(exact, said, twin),
             exact,
-            _texts(self.trace, self._name(self.host.operator[rows]), self.trace.names),
-            _texts(self.trace, self._name(self.host.module[rows]), self.trace.names),
+            self._texts(self._name(around)),
+            self._texts(self._name(self.host.module[rows])),
             order=order,
         )
-
-    @property
-    def _said_names(self) -> list[str]:
-        return [str(name) for name in self.trace.table("generated")["kernel"].cat.categories]
-
-    def _speaking(self, rows: Longs) -> Longs:
-        """The row that names the kernel of a launch: itself (ROCm), or the operator around it."""
-        own = take(self.said, rows) != NONE
-        return np.where(own, rows, self.host.operator[rows])
 
     def _name(self, events: Longs) -> Longs:
         return take(self.trace.name_codes.astype(np.int64), events)
 
-
-def _texts(trace: Trace, codes: Longs, names: list[str]) -> Texts:
-    """Names by code; "" for -1."""
-    table = np.array([*names, ""], dtype=object)
-    texts: Texts = table[codes]
-    return texts
-
-
-def _said_kernels(trace: Trace) -> Longs:
-    """For each event the code of the kernel that its row names; -1 where it names none."""
-    table = trace.table("generated")
-    said = np.full(len(trace.events), NONE, dtype=np.int64)
-    codes = table["kernel"].cat.codes.to_numpy().astype(np.int64)
-    named = (table["kernel"] != "").to_numpy()
-    said[table["event"].to_numpy()[named]] = codes[named]
-    return said
+    def _texts(self, codes: Longs) -> Texts:
+        """Names of the recording by code; "" for -1."""
+        texts: Texts = np.array([*self.trace.names, ""], dtype=object)[codes]
+        return texts
 
 
 def launch_kinds(trace: Trace, rows: Longs) -> NDArray[np.int8]:

@@ -105,7 +105,11 @@ _COLLECTIVE = (
         ],
     ),
 )
-_GRAPH_NODE = _columns("graph_nodes", "int", [("graph id", "graph"), ("graph node id", "node")])
+_GRAPH_NODE = (
+    *_columns("graph_nodes", "int", [("graph id", "graph"), ("graph node id", "node")]),
+    # What the program marked when the graph was captured, baked in by the export.
+    Field("annotation", "graph_annotations", "annotation", "text"),
+)
 _BYTES = Field("bytes", "copies", "bytes", "int")
 
 _HOST_RANGE = (
@@ -139,7 +143,11 @@ _HOST_RANGE = (
 
 OPERATOR = Family("operator", "thread", _HOST_RANGE)
 ANNOTATION = Family("annotation", "thread", _HOST_RANGE)
-RUNTIME = Family("runtime", "thread", (*_LAUNCHED, Field("cbid", CALLS, "cbid", "int")))
+# ROCm names the kernel on the call that launches it.
+_LAUNCHES = Field("kernel", "named_launches", "kernel", "text")
+RUNTIME = Family("runtime", "thread", (*_LAUNCHED, Field("cbid", CALLS, "cbid", "int"), _LAUNCHES))
+# Callback ids of the driver count apart from those of the runtime.
+DRIVER = Family("runtime", "thread", (*_LAUNCHED, _LAUNCHES))
 KERNEL = Family(
     "kernel",
     "args",
@@ -212,14 +220,14 @@ CATEGORIES: Mapping[str, Family] = {
     "Operator": OPERATOR,
     "user_annotation": ANNOTATION,
     "cuda_runtime": RUNTIME,
-    "cuda_driver": RUNTIME,
+    "cuda_driver": DRIVER,
     "Runtime": RUNTIME,
     "hip_runtime": RUNTIME,
-    "hip_driver": RUNTIME,
+    "hip_driver": DRIVER,
     "xpu_runtime": RUNTIME,
-    "xpu_driver": RUNTIME,
+    "xpu_driver": DRIVER,
     "privateuse1_runtime": RUNTIME,
-    "privateuse1_driver": RUNTIME,
+    "privateuse1_driver": DRIVER,
     "kernel": KERNEL,
     "Kernel": KERNEL,
     "gpu_memcpy": MEMCPY,

@@ -124,6 +124,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "file": "text",
             "arguments": "text",
         },
+        # Launches whose row names the kernel (ROCm).
+        "named_launches": {"event": "int64", "kernel": "text"},
         # Allocator events. bytes < 0 releases. device_type as in c10 (0 CPU, 1 CUDA, 20 HIP).
         "memory": {
             "event": "int64",
