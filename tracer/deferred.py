@@ -7,6 +7,7 @@ that choose threads and devices, processes that it forks): nothing of ours may c
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -27,6 +28,7 @@ class FirstUse:
         self._action: Callable[[], None] | None = action
         self._finder = _AfterImport("torch", self._torch_is_here)
         self._module_call: Any = None
+        self._process = os.getpid()
 
     def watch(self) -> None:
         """Begin to look out."""
@@ -56,7 +58,7 @@ class FirstUse:
     def _act(self) -> None:
         action, self._action = self._action, None
         self._unpatch()
-        if action is not None:
+        if action is not None and os.getpid() == self._process:  # a forked child is not traced
             action()
 
     def _patch(self) -> None:
