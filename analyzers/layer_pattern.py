@@ -25,6 +25,7 @@ from tracer.analyzers.layer_pieces import (
     paint_begin,
     paint_between,
     paint_core,
+    paint_cut_begin,
     paint_end,
 )
 
@@ -271,8 +272,11 @@ class Assembly:
 
     def closing(self, text: bytes) -> list[Painted]:
         split = self.solver.cutter.split(text, len(self.solver.text) - len(text))
-        stop = split[0] if split else len(text)
-        return [self.end(text[:stop], -1), _left(len(text) - stop)]
+        if split is None:
+            return [self.end(text, -1)]
+        stop, start = split
+        begun = paint_cut_begin(text[start:], self.solver.templates)
+        return [self.end(text[:stop], -1), _left(start - stop), begun]
 
     def gap(self, place: int) -> list[Painted]:
         start, stop = self.solver.between[place]

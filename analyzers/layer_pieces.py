@@ -262,3 +262,16 @@ def _begin_alone(units: Units, after: str, fitting: Sequence[Template]) -> Paint
         return _begin_at(units, before[-1], after, template, 0.7)
     gather = units.letters.rfind(b"E")
     return _begin_at(units, gather + 1, after, template, 0.6)
+
+
+def paint_cut_begin(text: bytes, templates: Sequence[Template]) -> Painted:
+    """A pass that the end of the recording cut before its first core."""
+    units = cut_units(text)
+    norms = [i for i, letter in enumerate(units.letters) if letter in NORMS]
+    last = norms[-1] if norms else len(units.letters) - 1
+    painter = Painter(units)
+    paint_model_begin(painter, last)
+    rest = text[units.start[last] :]
+    if any(t.text[t.begin :].startswith(rest) for t in templates):
+        painter.before_core(last + 1, len(units.letters) - 1, mixer=False)
+    return Painted(painter.kernels(), 0.75)

@@ -1,0 +1,378 @@
+"""Groups by the place in the layer's pattern: names and order are all there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.launch_sequences import (
+    EAGER,
+    TENSORRT,
+    VLLM,
+    device_trace,
+    groups_of,
+    misplaced,
+    passes,
+    spell,
+)
+from tests.make_traces import TraceMaker
+from tracer.analysis import BUCKETS
+from tracer.analyzers import analyze
+
+RMS = "cast square mean epsilon root mul cast mul"
+# Gemma adds one to the weight, in float.
+RMS_PLUS_ONE = "cast square mean epsilon root mul cast epsilon mul cast"
+ROPE = "mul neg cat mul add mul neg cat mul add"
+QKV = f"a: gemm*3 {ROPE} cat*2"
+TABLE = "o: gather a: cast gemm cat cos mul sin mul cast cast"
+GATED = "f: gemm silu gemm mul gemm"
+UNFUSED = "gemm mul add softmax cast gemm"
+EXPERTS = "f: gemm cast softmax topk sort sum gather grouped silu mul grouped mul index sum cast"
+
+LLAMA = f"o: {RMS} {QKV} core gemm o: add {RMS} {GATED} o: add"
+SANDWICH = (
+    f"o: {RMS_PLUS_ONE} {QKV} core gemm o: {RMS_PLUS_ONE} add {RMS_PLUS_ONE} "
+    f"f: gemm gelu gemm mul gemm o: {RMS_PLUS_ONE} add"
+)
+POST_NORM = (
+    f"a: gemm {RMS} gemm {RMS} gemm {ROPE} cat*2 core gemm o: {RMS} add {GATED} o: {RMS} add"
+)
+QUERY_KEY_NORMS = (
+    f"o: {RMS} a: gemm {RMS} gemm {RMS} gemm {ROPE} cat*2 core gemm o: add {RMS} {GATED} o: add"
+)
+LOW_RANK = f"a: gemm {RMS} gemm*2 {RMS} gemm {ROPE} cat*4"
+LATENT = f"o: {RMS} {LOW_RANK} core gemm o: add {RMS} {GATED} o: add"
+LATENT_EXPERTS = (
+    f"o: {RMS} {LOW_RANK} core gemm o: add {RMS} {EXPERTS} gemm silu gemm mul gemm add o: add"
+)
+FALCON = f"o: layernorm a: gemm {ROPE} cat*2 core cast gemm f: gemm gelu gemm o: add*2"
+NEOX = f"o: layernorm a: gemm {ROPE} cat*2 core cast gemm o: layernorm f: gemm gelu gemm o: add*2"
+GPT2 = (
+    "o: layernorm a: gemm cat*2 core gemm o: add layernorm "
+    "f: gemm mul square mul add mul silu epsilon mul gemm o: add"
+)
+BERT = "a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add layernorm"
+T5_SELF = f"o: {RMS} a: gemm*3 {UNFUSED} gemm o: add"
+T5_FEED = f"o: {RMS} f: gemm silu gemm o: add"
+SWITCH = (
+    f"o: layernorm a: gemm*3 {UNFUSED} gemm o: add layernorm "
+    "f: gemm softmax topk index gemm gelu gemm gemm gelu gemm cat sum o: add"
+)
+LORA = "gemm cast gemm*2 mul add cast"
+ADAPTED = f"o: {RMS} a: {LORA} {LORA} {LORA} {ROPE} cat*2 core {LORA} o: add {RMS} {GATED} o: add"
+PLAIN_HEAD = "gemm argmax"
+EAGER_MODELS = {
+    "llama": passes(TABLE, [LLAMA] * 4, f"o: {RMS} {PLAIN_HEAD}"),
+    "gemma, norms before and after": passes(TABLE, [SANDWICH] * 4, f"o: {RMS_PLUS_ONE} gemm"),
+    "olmo 2, norms after": passes(TABLE, [POST_NORM] * 4, f"o: {RMS} {PLAIN_HEAD}"),
+    "qwen 3, norms of q and k": passes(TABLE, [QUERY_KEY_NORMS] * 4, f"o: {RMS} {PLAIN_HEAD}"),
+    "deepseek, low rank and experts": passes(
+        TABLE, [LATENT] + [LATENT_EXPERTS] * 4, f"o: {RMS} {PLAIN_HEAD}"
+    ),
+    "falcon, in parallel": passes(TABLE, [FALCON] * 4, f"o: layernorm {PLAIN_HEAD}"),
+    "neox, in parallel with a norm": passes(TABLE, [NEOX] * 4, f"o: layernorm {PLAIN_HEAD}"),
+    "gpt-2": passes("o: gather*2 add", [GPT2] * 4, f"o: layernorm {PLAIN_HEAD}"),
+    "bert": passes("o: gather*3 add*2 layernorm", [BERT] * 4, "o: gemm gelu layernorm gemm"),
+    "vit": passes(
+        "o: conv cat add",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
+        "o: layernorm gemm",
+    ),
+    "t5, with cross attention": passes("o: gather", [T5_SELF, T5_FEED] * 4, f"o: {RMS}", 1)
+    + " "
+    + passes("o: gather", [T5_SELF, T5_SELF, T5_FEED] * 4, f"o: {RMS} {PLAIN_HEAD}", 1),
+    "switch, eager attention": passes("o: gather", [SWITCH] * 4, f"o: layernorm {PLAIN_HEAD}"),
+    "lora": passes(TABLE, [ADAPTED] * 4, f"o: {RMS} {PLAIN_HEAD}"),
+}
+VLLM_FEED = "f: gemm glu gemm"
+VLLM_EXPERTS = "f: gemm route align experts glu experts moesum"
+VLLM_ATTENTION = "a: gemm rope cache core gemm"
+REDUCE = "copy x: allreduce"
+DELTA = "a: gemm*2 conv1d delta gatednorm gemm"
+GATED_ATTENTION = "a: gemm norm*2 rope cache core sigmoid mul gemm"
+SHARED = f"{VLLM_EXPERTS} gemm glu gemm gemm sigmoid mul add"
+TENSOR_PARALLEL = (
+    f"o: addnorm {VLLM_ATTENTION} {REDUCE} a: copy o: addnorm {VLLM_FEED} {REDUCE} f: copy"
+)
+VLLM_MODELS = {
+    "llama": passes(
+        "o: embed",
+        [f"o: addnorm {VLLM_ATTENTION} o: addnorm {VLLM_FEED}"] * 4,
+        "o: addnorm gemm argmax",
+    ),
+    "tensor parallel": passes(
+        "o: embed x: allreduce",
+        [TENSOR_PARALLEL] * 4,
+        "o: addnorm gemm argmax",
+    ),
+    "all-reduce and norm in one kernel": passes(
+        "o: embed norm",
+        [f"{VLLM_ATTENTION} x: fusedreduce {VLLM_FEED} x: fusedreduce"] * 4,
+        "o: gemm argmax",
+    ),
+    "gpt-oss, keys split every second layer": passes(
+        "o: embed",
+        [
+            f"o: addnorm {VLLM_ATTENTION} o: addnorm {VLLM_EXPERTS}",
+            f"o: addnorm a: gemm rope cache core combine gemm o: addnorm {VLLM_EXPERTS}",
+        ]
+        * 3,
+        "o: addnorm gemm argmax",
+    ),
+    "deepseek, latent attention and shared experts": passes(
+        "o: embed",
+        [f"o: addnorm a: gemm norm gemm norm gemm rope cache mla combine gemm*2 o: addnorm {f}"
+         for f in (VLLM_FEED, SHARED, SHARED, SHARED)],
+        "o: addnorm gemm argmax",
+    ),
+    "qwen 3 next, linear attention beside full": passes(
+        "o: embed",
+        [f"o: addnorm {a} o: addnorm {SHARED}" for a in [DELTA, DELTA, DELTA, GATED_ATTENTION] * 2],
+        "o: addnorm gemm argmax",
+    ),
+    "mamba": passes(
+        "o: embed", ["o: addnorm a: gemm conv1d gemm*2 scan gemm"] * 4, "o: addnorm gemm argmax"
+    ),
+    "jamba, mixers and attention": passes(
+        "o: embed",
+        [
+            f"o: addnorm {mixer} o: addnorm {feed}"
+            for mixer, feed in [
+                ("a: gemm conv1d gemm norm*3 gemm scan gemm", VLLM_FEED),
+                ("a: gemm conv1d gemm norm*3 gemm scan gemm", VLLM_EXPERTS),
+                (VLLM_ATTENTION, VLLM_FEED),
+            ]
+            * 2
+        ],
+        "o: addnorm gemm argmax",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", EAGER_MODELS)
+def test_eager_models(model: str) -> None:
+    assert misplaced(EAGER_MODELS[model], EAGER) == []
+
+
+@pytest.mark.parametrize("model", VLLM_MODELS)
+def test_models_in_vllm(model: str) -> None:
+    assert misplaced(VLLM_MODELS[model], VLLM) == []
+
+
+@pytest.mark.parametrize("model", VLLM_MODELS)
+def test_models_in_tensorrt_llm(model: str) -> None:
+    assert misplaced(VLLM_MODELS[model], TENSORRT) == []
+
+
+RESNET = "conv layernorm silu conv layernorm add silu"
+NO_TRANSFORMERS = {
+    "resnet": ("o: conv layernorm silu " + f"{RESNET} " * 8 + "mean gemm softmax ") * 2,
+    "dlrm": "o: gather*8 gemm silu gemm silu gemm silu cat gemm index gemm silu gemm sigmoid " * 4,
+    "perceptron with norms": "o: " + "layernorm gemm gelu gemm add " * 8 + "gemm",
+    "one attention among convolutions": (
+        f"o: {RESNET} gemm {RESNET} groupnorm*2 gemm*3 a: core o: gemm add {RESNET} gemm"
+    ),
+}
+
+
+@pytest.mark.parametrize("model", NO_TRANSFORMERS)
+def test_what_is_no_transformer_gets_no_blocks(model: str) -> None:
+    assert misplaced(NO_TRANSFORMERS[model], EAGER) == []
+
+
+def test_a_diffusion_model_keeps_its_convolutions_out_of_its_transformer_blocks() -> None:
+    """The blocks between the convolutions hold attention and FFN; the products of the time
+    embedding beside the convolutions are neither."""
+    block = (
+        "o: layernorm a: gemm*3 core gemm o: add layernorm a: gemm*3 core gemm o: add layernorm "
+        "f: gemm gelu mul gemm o: add"
+    )
+    around = f"o: groupnorm*2 silu conv silu gemm add {RESNET} groupnorm*2"
+    line = f"{around} {block} {block} {block} {around} {block} {block} {block} {around}"
+    sequence = spell(line, EAGER)
+    found = groups_of(analyze(device_trace(sequence)))
+    invented = [
+        f"{place} {name[:40]}: {got}, not {wanted}"
+        for place, (name, got, wanted) in enumerate(
+            zip(sequence.names, found, sequence.groups, strict=True)
+        )
+        if got not in (wanted, "other")
+    ]
+    assert invented == []
+    assert found.count("ffn") >= 0.6 * sequence.groups.count("ffn")
+
+
+def test_too_few_cores_are_said_and_leave_products_open() -> None:
+    analysis = analyze(device_trace(spell("o: layernorm gemm*3 a: core o: gemm add", EAGER)))
+    assert [note.rule for note in analysis.notes if "pattern" in note.rule] == [
+        "trace.no_layer_pattern"
+    ]
+    assert groups_of(analysis) == ["other"] * 4 + ["attention"] + ["other"] * 2
+    assert "layers" not in analysis.facts
+
+
+@pytest.mark.parametrize("share", [0.55, 0.7, 0.85])
+def test_a_window_cut_at_its_end(share: float) -> None:
+    sequence = spell(EAGER_MODELS["llama"], EAGER)
+    stop = int(share * len(sequence.names))
+    cut = type(sequence)(sequence.names[:stop], sequence.groups[:stop])
+    found = groups_of(analyze(device_trace(cut)))
+    right = sum(a == b for a, b in zip(found, cut.groups, strict=True))
+    assert right / stop >= 0.98
+
+
+def test_a_window_that_begins_inside_a_layer() -> None:
+    sequence = spell(EAGER_MODELS["llama"], EAGER)
+    start = len(sequence.names) // 7
+    cut = type(sequence)(sequence.names[start:], sequence.groups[start:])
+    found = groups_of(analyze(device_trace(cut)))
+    right = sum(a == b for a, b in zip(found, cut.groups, strict=True))
+    assert right / len(found) >= 0.98
+
+
+def test_layers_are_facts_of_the_analysis() -> None:
+    mixed = [f"o: addnorm {DELTA} o: addnorm {SHARED}"] * 3
+    full = f"o: addnorm {GATED_ATTENTION} o: addnorm {VLLM_FEED}"
+    line = passes("o: embed", [*mixed, full] * 3, "o: addnorm gemm argmax")
+    facts = analyze(device_trace(spell(line, VLLM))).facts
+    assert (facts["layers"], facts["attention_calls"]) == (12, 12)
+    assert facts["layer_kinds"] == {"attention+ffn": 3, "mixer+moe": 9}
+
+
+def test_evidence_and_confidence_are_given() -> None:
+    analysis = analyze(device_trace(spell(EAGER_MODELS["llama"], EAGER)))
+    placed = analysis.work[analysis.work["bucket"] != BUCKETS.index(("other", "unattributed"))]
+    assert set(placed["how"].astype(str)) == {"position"}
+    assert placed["confidence"].between(0.6, 1).all()
+    parts = {BUCKETS[bucket] for bucket in placed["bucket"]}
+    assert parts == {
+        ("attention", "projection"),
+        ("attention", "rope"),
+        ("attention", "kv_cache"),
+        ("attention", "core"),
+        ("ffn", "projection"),
+        ("ffn", "activation"),
+        ("other", "norm"),
+        ("other", "residual"),
+        ("other", "embedding"),
+        ("other", "lm_head"),
+        ("other", "sampling"),
+    }
+
+
+def test_a_name_never_seen_costs_only_itself() -> None:
+    """Inside a block the place tells; an unknown library leaves the rest as it was."""
+    words = {**EAGER, "new": "zqx_frobnicate_17"}
+    line = EAGER_MODELS["llama"].replace("f: gemm silu", "f: new gemm silu")
+    assert misplaced(line, words) == []
+
+
+def two_streams(main: str, side: dict[int, tuple[str, str]]) -> list[str]:
+    """Groups of the side stream's kernels. side: place in the main sequence -> word, group."""
+    maker = TraceMaker()
+    for place, name in enumerate(spell(main, VLLM).names):
+        maker.device_row(name, 10 * place, 6, stream=7, correlation=place + 1)
+    for place, (word, _) in side.items():
+        start = 10 * place + 2
+        maker.device_row(VLLM[word], start, 6, stream=9, correlation=10_000 + place)
+    analysis = analyze(maker.build())
+    streams = analysis.trace.events["stream"].to_numpy()[analysis.work["event"].to_numpy()]
+    return [g for g, s in zip(groups_of(analysis), streams.tolist(), strict=True) if s == 9]
+
+
+def test_shared_experts_on_a_stream_of_their_own_are_ffn() -> None:
+    layer = "norm gemm rope cache core gemm addnorm gemm route align experts glu experts moesum add"
+    line = " ".join(["embed", *[layer] * 4, "norm gemm argmax"])
+    side: dict[int, tuple[str, str]] = {}
+    for start in range(1, 1 + 4 * 15, 15):
+        side |= {start + 8: ("gemm", "f"), start + 9: ("glu", "f"), start + 11: ("gemm", "f")}
+    assert two_streams(line, side) == ["ffn"] * 12
+
+
+def test_what_runs_beside_the_model_for_its_own_sake_is_not_of_its_layers() -> None:
+    layer = "norm gemm rope cache core gemm addnorm gemm glu gemm add"
+    line = " ".join(["embed", *[layer] * 8, "norm gemm argmax"])
+    side = {20: ("gemm", "o"), 24: ("add", "o"), 30: ("argmax", "o")}
+    assert two_streams(line, side) == ["other"] * 3
+
+
+def test_two_models_on_two_streams_do_not_mix() -> None:
+    maker = TraceMaker()
+    wanted: dict[int, list[str]] = {}
+    for stream, (model, words) in enumerate(
+        [(EAGER_MODELS["falcon, in parallel"], EAGER), (VLLM_MODELS["llama"], VLLM)]
+    ):
+        sequence = spell(model, words)
+        wanted[stream] = list(sequence.groups)
+        for place, name in enumerate(sequence.names):
+            at = 10 * place + stream
+            maker.device_row(name, at, 6, stream=stream, correlation=1000 * stream + place + 1)
+    analysis = analyze(maker.build())
+    streams = analysis.trace.events["stream"].to_numpy()[analysis.work["event"].to_numpy()].tolist()
+    found: dict[int, list[str]] = {0: [], 1: []}
+    for group, stream in zip(groups_of(analysis), streams, strict=True):
+        found[stream].append(group)
+    assert found == wanted
+
+
+def test_steps_part_passes_where_nothing_else_does() -> None:
+    """No gather, no chosen token: only the step tells that the last product makes logits."""
+    layer = "a: gemm rope cache core gemm o: addnorm f: gemm glu gemm o: addnorm"
+    sequence = spell(" ".join(["o: norm", *[layer] * 3, "o: gemm"] * 3), VLLM)
+    maker = TraceMaker()
+    size = len(sequence.names) // 3
+    for step in range(3):
+        maker.annotation(f"ProfilerStep#{step}", 1000 * step, 990)
+    for place, name in enumerate(sequence.names):
+        start = 1000 * (place // size) + 10 + 20 * (place % size)
+        maker.launch(name, start=start, run=(start + 5, start + 15))
+    assert groups_of(analyze(maker.build())) == list(sequence.groups)
+
+
+BACKWARD_CORE = "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128"
+LOSS = "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float>(int)"
+OPTIMIZER = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+    "namespace)::FusedOptimizerTensorListMetadata<4>, FusedAdamMathFunctor<float, 4> >(int)"
+)
+
+
+def test_a_backward_pass_is_the_pattern_in_reverse() -> None:
+    words = {**EAGER, "bcore": BACKWARD_CORE, "loss": LOSS, "adam": OPTIMIZER}
+    forward = "o: layernorm a: gemm core gemm o: add layernorm f: gemm gelu gemm o: add"
+    backward = "f: gemm*2 gelu gemm*2 o: layernorm add a: gemm*2 bcore gemm*2 o: layernorm add"
+    line = " ".join(
+        [
+            "o: gather",
+            *[forward] * 4,
+            "o: layernorm gemm loss gemm*2 layernorm",
+            *[backward] * 4,
+            "adam*3",
+        ]
+        * 2
+    )
+    assert misplaced(line, words) == []
+
+
+def test_backward_operators_follow_the_place_of_their_forward() -> None:
+    """The forward pass has a pattern, the backward pass is joined to it by sequence numbers."""
+    maker = TraceMaker()
+    forward = spell(
+        "o: layernorm a: gemm core gemm o: add layernorm f: gemm gelu gemm o: add", EAGER
+    )
+    clock, wanted = 0.0, []
+    operators: list[str] = []
+    for _ in range(4):
+        for name, group in zip(forward.names, forward.groups, strict=True):
+            event = maker.operator("aten::op", clock, 8)
+            maker.side("sequences", event, sequence=len(operators), forward_thread=0)
+            maker.launch(name, start=clock + 2, run=(clock + 4, clock + 7))
+            operators.append(group)
+            wanted.append(group)
+            clock += 10
+    for number in reversed(range(len(operators))):
+        node = maker.operator("autograd::engine::evaluate_function: OpBackward0", clock, 8, tid=2)
+        maker.side("sequences", node, sequence=number, forward_thread=1)
+        maker.launch("backward_kernel", start=clock + 2, run=(clock + 4, clock + 7), tid=2)
+        wanted.append(operators[number])
+        clock += 10
+    assert groups_of(analyze(maker.build())) == wanted
