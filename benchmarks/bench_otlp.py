@@ -29,9 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.otlp_samples import kernel_analysis  # noqa: E402
 from tracer.analysis import Analysis  # noqa: E402
-from tracer.exporters.otlp.cells import make_cells  # noqa: E402
 from tracer.exporters.otlp.export import export_otlp  # noqa: E402
-from tracer.exporters.otlp.layout import plan_layout  # noqa: E402
 
 RECEIVER = r"""
 import sys, json
@@ -91,14 +89,13 @@ class Receiver:
         return int(self.process.stdout.readline())
 
 
-def start_receiver() -> Receiver:
-    """Start it, on another core than ours where there is one."""
+def start_receiver(same_core: bool = False) -> Receiver:
+    """Start it, on another core than ours where there is one, or on the same."""
     process = subprocess.Popen(
         [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(process.pid, {cores[-1]})
-    os.sched_setaffinity(0, {cores[0]})
+    os.sched_setaffinity(process.pid, {cores[0] if same_core else cores[-1]})
     assert process.stdout is not None
     grpc_port, http_port = json.loads(process.stdout.readline())
     return Receiver(process, grpc_port, http_port)
@@ -176,7 +173,7 @@ def show(name: str, rounds: list[Round]) -> float:
     rate = statistics.median(r.rate for r in rounds)
     cpu = statistics.median(r.received / r.cpu_s for r in rounds)
     lost = sum(r.produced - r.received for r in rounds) / sum(r.produced for r in rounds)
-    print(f"{name:34} {rate:>10,.0f} spans/s  {cpu:>10,.0f} a CPU second  lost {lost:.1%}")
+    print(f"{name:36} {rate:>10,.0f} spans/s  {cpu:>10,.0f} a CPU second  lost {lost:.1%}")
     return rate
 
 
@@ -185,11 +182,12 @@ def main() -> None:
     parser.add_argument("spans", type=int, nargs="?", default=100_000)
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     args = parser.parse_args()
-    receiver = start_receiver()
+    receiver, near = start_receiver(), start_receiver(same_core=True)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     analysis = kernel_analysis(max(args.spans // 5000, 1), 5000)
-    plan_layout(analysis, make_cells(analysis), "kernels", 4000)
     ways: dict[str, Callable[[], int]] = {
         "tracer, gRPC": lambda: send_ours(analysis, receiver),
+        "tracer, gRPC, receiver on our core": lambda: send_ours(analysis, near),
         "tracer, HTTP": lambda: send_ours(analysis, receiver, protocol="http/protobuf"),
         "tracer, gRPC, gzip": lambda: send_ours(analysis, receiver, compression="gzip"),
         "tracer, HTTP, gzip": lambda: send_ours(
@@ -207,14 +205,16 @@ def main() -> None:
     rounds: dict[str, list[Round]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, send in ways.items():
-            rounds[name].append(measure(receiver, send))
+            rounds[name].append(measure(near if "our core" in name else receiver, send))
     rates = {name: show(name, made) for name, made in rounds.items()}
     ours, theirs = rates["tracer, gRPC"], rates["BatchSpanProcessor, queue = spans"]
     print(f"ratio to BatchSpanProcessor without loss: {ours / theirs:.1f}")
     print(f"ratio to its defaults: {ours / rates['BatchSpanProcessor, defaults']:.1f}")
     print(f"peak memory grown by a second delivery: {grown / 1024:.1f} MiB")
-    receiver.process.stdin.close() if receiver.process.stdin else None
-    receiver.process.wait(10)
+    for started in (receiver, near):
+        if started.process.stdin is not None:
+            started.process.stdin.close()
+        started.process.wait(10)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ class HttpReceiver(Store):
         plan: Planner = lambda _store, _count: Reply(),
         certificates: Certificates | None = None,
         port: int = 0,
+        asks_client: bool = False,
     ) -> None:
         super().__init__(plan)
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler_of(self))
@@ -151,6 +152,9 @@ class HttpReceiver(Store):
         if certificates is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificates.certificate, certificates.key)
+            if asks_client:
+                context.load_verify_locations(certificates.certificate)
+                context.verify_mode = ssl.CERT_REQUIRED
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
             self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -232,6 +236,7 @@ class GrpcReceiver(Store):
         certificates: Certificates | None = None,
         port: int = 0,
         max_message_bytes: int | None = None,
+        asks_client: bool = False,
     ) -> None:
         super().__init__(plan)
         self._pool = ThreadPoolExecutor(2)
@@ -246,7 +251,8 @@ class GrpcReceiver(Store):
             self.port = int(self._server.add_insecure_port(address))
         else:
             pair = (certificates.key.read_bytes(), certificates.certificate.read_bytes())
-            credentials = grpc.ssl_server_credentials([pair])
+            root = pair[1] if asks_client else None
+            credentials = grpc.ssl_server_credentials([pair], root, asks_client)
             self.port = int(self._server.add_secure_port(address, credentials))
             self._scheme = "https"
 

@@ -103,7 +103,12 @@ def write_kineto(trace: Trace, path: Path) -> Path:
             *columns, correlations, strict=True
         )
     ]
-    head = {"schemaVersion": 1, "deviceProperties": [], "baseTimeNanoseconds": BASE_NS}
+    meta = trace.meta
+    head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": []}
+    head |= {"baseTimeNanoseconds": BASE_NS}
+    if meta.rank is not None:
+        world = {"backend": "nccl", "rank": meta.rank, "world_size": meta.world_size}
+        head["distributedInfo"] = world
     path.write_text(json.dumps(head | {"traceEvents": rows}))
     return path
 

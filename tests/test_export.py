@@ -209,6 +209,21 @@ def test_no_such_recording(run: Run) -> None:
     assert status in (2, 3) and out == "" and "nowhere.json" in err
 
 
+def test_a_directory_of_ranks_is_one_trace(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    for rank in (0, 1):
+        trace = kernel_trace(1, 20, rank=rank, world_size=2)
+        write_kineto(trace, tmp_path / "ranks" / f"rank{rank}.json")
+    with GrpcReceiver() as receiver:
+        status, out, _ = run(
+            "ranks", "--to", "otlp", "--endpoint", receiver.endpoint, "--json"
+        )  # fmt: skip
+    said = json.loads(out)
+    assert status == 0 and len(said["trace_ids"]) == 1
+    assert {span.trace_id.hex() for span in receiver.spans} == set(said["trace_ids"])
+    assert "run of 2 ranks" in {span.name for span in receiver.spans}
+
+
 def test_a_warning_above_100_000_spans(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

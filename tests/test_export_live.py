@@ -154,6 +154,27 @@ def test_calls_are_steps_where_none_are_announced() -> None:
     assert call_steps(calls) == [("prefill", 50), ("decode", 10), ("", 15), ("", 1)]
 
 
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_names_it_and_keeps_its_kernels(receiver: HttpReceiver) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+    with trace() as t, torch.no_grad():
+        for _ in range(4):
+            with t.step():
+                model(torch.ones(8, 256, device="cuda")).cpu()
+    report = t.export_otlp(detail="kernels")
+    assert report.complete and receiver.received == report.produced
+    resource = attributes_of(receiver.requests[0].resource_spans[0].resource)
+    assert resource["hw.name"] == torch.cuda.get_device_name()
+    assert resource["hw.id"].startswith("GPU-")
+    kernels = [a for s in receiver.spans if (a := attributes_of(s))["tracer.level"] == "kernel"]
+    assert len(kernels) == len(t.analysis.work)
+    assert {k["tracer.device"] for k in kernels} == {torch.cuda.current_device()}
+    charged = sum(k["tracer.charged_ns"] for k in kernels)
+    assert charged == t.analysis.window.busy_ns
+
+
 def test_a_wrong_argument_is_told_before_anything_is_traced() -> None:
     with pytest.raises(UsageError, match="nonsense"):
         trace(otlp={"nonsense": 1})

@@ -109,6 +109,32 @@ def test_an_unknown_certificate_is_refused_at_once(
     assert_exact(report)
 
 
+@both
+def test_a_receiver_that_asks_for_a_client_certificate(
+    send: Callable[..., DeliveryReport], certificates: Certificates, protocol: str
+) -> None:
+    with RECEIVERS[protocol](certificates=certificates, asks_client=True) as receiver:
+        trusted = {"certificate": certificates.certificate}
+        own = {"client_certificate": certificates.certificate, "client_key": certificates.key}
+        without = send(receiver, protocol, deadline=1.0, **trusted)
+        report = send(receiver, protocol, **trusted, **own)
+    assert without.accepted == 0 and without.dropped == without.produced
+    assert report.complete and receiver.received == report.produced
+
+
+def test_a_proxy_of_the_environment_is_used_and_not_for_this_machine(
+    send: Callable[..., DeliveryReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HttpReceiver() as proxy, HttpReceiver() as near:
+        monkeypatch.setenv("http_proxy", proxy.endpoint)
+        monkeypatch.setenv("no_proxy", "")
+        far = send("http://collector.example:4318", "http/protobuf")
+        here = send(near, "http/protobuf")
+    assert far.complete and proxy.received == far.produced
+    assert set(proxy.paths) == {"http://collector.example:4318/v1/traces"}
+    assert here.complete and near.received == here.produced
+
+
 @pytest.mark.parametrize(
     ("status", "hint"), [(404, "/v1/traces"), (401, "headers"), (403, "headers"), (500, "500")]
 )
@@ -387,6 +413,12 @@ def test_wrong_arguments_are_told_before_anything_is_sent(analysis: Analysis) ->
     for wrong in wrongs:
         with pytest.raises(UsageError):
             export_otlp(analysis, environ={}, **wrong)
+
+
+def test_a_long_deadline_is_no_hindrance(send: Callable[..., DeliveryReport]) -> None:
+    with HttpReceiver() as receiver:
+        report = send(receiver, "http/protobuf", deadline=3600)
+    assert report.complete and receiver.received == report.produced
 
 
 def test_the_deadline_grows_with_the_spans() -> None:

@@ -16,7 +16,7 @@ FIRST_BATCH_SPANS = 64
 # A batch is sized to be answered in this time, so that a slow receiver leaves little in flight.
 BATCH_SECONDS = 0.5
 GROWTH = 4
-RESERVE = 0.15  # of the time limit
+RESERVE = 0.15  # of the time that nothing may be accepted
 PATIENCE_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 _MAX_REASONS = 10
@@ -47,7 +47,7 @@ class Clock:
 
     def __init__(self, deadline_s: float, patience_s: float = PATIENCE_S) -> None:
         self.deadline_s = deadline_s
-        self._patience_s = min(patience_s, deadline_s)
+        self.patience_s = min(patience_s, deadline_s)
         self._started = self._progressed = time.monotonic()
         self._stopped = threading.Event()
         self._interrupt: Callable[[], None] = lambda: None
@@ -58,7 +58,7 @@ class Clock:
             return 0.0
         now = time.monotonic()
         whole = self._started + self.deadline_s - now
-        return min(whole, self._progressed + self._patience_s - now)
+        return min(whole, self._progressed + self.patience_s - now)
 
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
@@ -147,7 +147,7 @@ class Courier:
         self.tally = Tally()
         self._transport, self._clock, self._keep = transport, clock, keep
         self._timeout_s = timeout_s
-        self._pace = Pace(clock.deadline_s * RESERVE)
+        self._pace = Pace(clock.patience_s * RESERVE)
         self._pause_s = _FIRST_PAUSE_S
         self._over = ""  # why nothing more is sent
 
