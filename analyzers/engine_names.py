@@ -12,7 +12,7 @@ _VLLM = re.compile(
     r"_generation_(?P<generations>\d+)\((?:sq)?(?P<generated>\d+)?)"
 )
 # SGLang: step[DECODE bs=32], step[EXTEND bs=15 toks=15360].
-_SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]+)(?: bs=(?P<batch>\d+))?(?: toks=(?P<tokens>\d+))?")
+_SGLANG = re.compile(r"step\[(?P<mode>[A-Z_\d]+)(?: bs=(?P<batch>\d+))?(?: toks=(?P<tokens>\d+))?")
 _SGLANG_PHASE = {
     "DECODE": "decode",
     "EXTEND": "prefill",

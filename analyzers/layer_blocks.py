@@ -124,6 +124,8 @@ def divide(
     bounds = _choose(clusters)
     if not bounds:
         return _undivided(units)
+    if not mixes_after:
+        bounds += _closing_norm(units, clusters, bounds[-1])
     sure = 0.95 if bounds[0].added else 0.85
     middle = _gaps(bounds)
     anchored = [i for i, span in enumerate(middle) if _has(units, span, _ANCHORS)]
@@ -166,6 +168,14 @@ def divide_end(units: Units, *, mixes_before: bool = False) -> Blocks:
 def _choose(clusters: Sequence[Cluster]) -> tuple[Cluster, ...]:
     """Where residual sums are seen at all, a cluster without one parts nothing."""
     return tuple(c for c in clusters if c.added) or tuple(clusters)
+
+
+def _closing_norm(units: Units, clusters: Sequence[Cluster], last: Cluster) -> tuple[Cluster, ...]:
+    """The norm after an FFN that no known bound closes, where the sum cannot be seen."""
+    for cluster in clusters:
+        if cluster.first > last.last and _has(units, (last.last, cluster.first), _ANCHORS):
+            return (cluster,)
+    return ()
 
 
 def _gaps(bounds: Sequence[Cluster]) -> list[Span]:

@@ -1,0 +1,53 @@
+"""Recordings with some of their evidence taken away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analyzers.host import read_host
+from tracer.analyzers.steps import capture_ranges
+from tracer.events import Trace
+
+
+def keep_rows(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
+    """The trace with these events alone, its side tables renumbered."""
+    place = np.cumsum(keep) - 1
+    tables = {name: _renumbered(table, keep, place) for name, table in trace.tables.items()}
+    return replace(trace, events=trace.events[keep].reset_index(drop=True), tables=tables)
+
+
+def _renumbered(
+    table: pd.DataFrame, keep: NDArray[np.bool_], place: NDArray[np.int64]
+) -> pd.DataFrame:
+    if "event" not in table.columns:
+        return table
+    kept: pd.DataFrame = table[keep[table["event"].to_numpy()]].reset_index(drop=True)
+    return kept.assign(event=place[kept["event"].to_numpy()])
+
+
+def without_host_evidence(trace: Trace) -> Trace:
+    """No operators, module ranges or frames: launches, annotations and device work are left."""
+    kinds = trace.events["kind"].astype(str).to_numpy()
+    return keep_rows(trace, ~np.isin(kinds, ["operator", "module", "frame"]))
+
+
+def device_alone(trace: Trace) -> Trace:
+    """Device work and nothing of the host."""
+    keep = np.zeros(len(trace.events), dtype=bool)
+    keep[trace.device_rows] = True
+    return keep_rows(trace, keep)
+
+
+def without_captures(trace: Trace) -> Trace:
+    """No calls during the capture of a graph, and no module ranges: replays explain themselves."""
+    host = read_host(trace)
+    kinds = trace.events["kind"].astype(str).to_numpy()
+    keep = kinds != "module"
+    for start, end in capture_ranges(trace, host):
+        within = (trace.start_ns >= start) & (trace.end_ns <= end)
+        keep &= ~(within & np.isin(kinds, ["runtime", "operator"]))
+    return keep_rows(trace, keep)
