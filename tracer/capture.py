@@ -31,6 +31,7 @@ from tracer.capture_notes import (
 from tracer.collectors import device_steps, torch_private
 from tracer.collectors.announced_steps import Announced, Step, StepLog
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
+from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
 from tracer.collectors.module_ranges import ModuleRanges
 from tracer.collectors.nvml import DeviceMetrics
@@ -95,6 +96,8 @@ class Recorded:
     facts: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
+    captures: int = 0  # of CUDA graphs
+    node_annotations: dict[int, str] = field(default_factory=dict)  # of their nodes
     gpu: bool = False
     scheduled: bool = False
 
@@ -114,7 +117,7 @@ class Capture:
         self._session: ProfilerSession | None = None
         self._ranges: ModuleRanges | None = None
         self._device_steps: DeviceSteps | None = None
-        self._sources: list[Collections | Children | DeviceMetrics | WaitLines] = []
+        self._sources: list[Collections | Children | DeviceMetrics | WaitLines | GraphCaptures] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._ended = False
@@ -161,7 +164,7 @@ class Capture:
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
         if self._options.detail in ("modules", "full"):
-            self._sources.append(WaitLines())
+            self._sources += [WaitLines(), GraphCaptures()]
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 source.start()
@@ -348,6 +351,9 @@ class Capture:
                     recorded.tables["collections"] = source.table()
                 elif isinstance(source, WaitLines):
                     recorded.tables["host_sites"] = source.table()
+                elif isinstance(source, GraphCaptures):
+                    recorded.captures = source.count
+                    recorded.node_annotations = source.annotations
                 elif isinstance(source, Children):
                     recorded.children = source.pids
                 else:

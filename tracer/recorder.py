@@ -111,6 +111,9 @@ class Recording:
 
         if self._running:
             raise UsageError("this trace is already running: make a second one with trace()")
+        from tracer.graph_memory import settle
+
+        settle()
         self._trace = self._analysis = None
         self._capture = Capture(
             _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
@@ -146,6 +149,10 @@ class Recording:
             return
         self._running = False
         self._capture.stop(error)
+        if self._capture.recorded.captures:
+            from tracer.graph_memory import expect
+
+            expect(self._read)
         if self._out is not None:
             self._capture.attempt(f"saving the run to {self._out}", self.save, self._out)
         if self._export is not None:
@@ -183,12 +190,19 @@ class Recording:
         if self._running:
             raise UsageError("the trace still runs: read its report after the `with` block")
         if self._trace is None:
+            from tracer.graph_memory import settle, with_annotations, with_known_graphs
             from tracer.live_trace import build_trace
 
-            built = build_trace(self._capture.recorded)
+            settle(self._read)
+            recorded = self._capture.recorded
+            built = with_annotations(build_trace(recorded), recorded.node_annotations)
+            built = with_known_graphs(built)
             extra = {**built.meta.extra, **self._context}
             self._trace = replace(built, meta=replace(built.meta, extra=extra))
         return self._trace
+
+    def _read(self) -> Trace:
+        return self.trace
 
     @property
     def analysis(self) -> Analysis:
