@@ -123,7 +123,7 @@ def divide(
     clusters = find_clusters(units)
     bounds = _choose(clusters)
     if not bounds:
-        return _undivided(units)
+        return Blocks((), (), 0.75) if mixes_before and mixes_after else _undivided(units)
     if not mixes_after:
         bounds += _closing_norm(units, clusters, bounds[-1])
     sure = 0.95 if bounds[0].added else 0.85
