@@ -177,8 +177,8 @@ def test_numbers_of_collectives() -> None:
             "group": "tp",
             "count": 2,
             "bytes": 4000,
-            "algbw_bytes_per_s": 1e9,
-            "busbw_bytes_per_s": 1e9,
+            "algbw_bytes_per_s": None,  # one rank cannot tell the time on the wire
+            "busbw_bytes_per_s": None,
             "exposed_ns": 3_500,
             "overlapped_ns": 500,
             "wait_ns": None,
@@ -217,7 +217,7 @@ def test_bus_bandwidth_counts_the_ranks() -> None:
     assert reduce["algbw_bytes_per_s"] == 1e9  # on the wire, without the wait
     assert reduce["busbw_bytes_per_s"] == 1.5e9
     assert (reduce["wait_ns"], reduce["wire_ns"]) == (8_000, 1_000)
-    assert gather["busbw_bytes_per_s"] == 0.75e9
+    assert gather["busbw_bytes_per_s"] is None
 
 
 def test_what_was_not_measured_is_null_with_a_reason() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,11 @@ from tracer.events import Note
 from tracer.exporters.absent import FACTS, all_checks
 from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
 from tracer.findings import Check, Finding
+from tracer.rank_analysis import bus_factor
 from tracer.version import VERSION
 
 SCHEMA = "tracer.report/1"
 _WORST = ("complete", "partial", "unusable")
-# Share of the data that crosses the wire, as a factor on size over time; n is the group's size.
-_BUS_FACTORS: Mapping[str, Callable[[int], float]] = {
-    "all_reduce": lambda n: 2 * (n - 1) / n,
-    "all_gather": lambda n: (n - 1) / n,
-    "reduce_scatter": lambda n: (n - 1) / n,
-    "all_to_all": lambda n: (n - 1) / n,
-}
 
 
 def to_report(analysis: Analysis) -> dict[str, Any]:
@@ -313,11 +307,10 @@ def summed_collectives(analysis: Analysis) -> list[dict[str, Any]]:
 def _collective(op: str, group: str, rows: pd.DataFrame) -> dict[str, Any]:
     sizes = rows["bytes"].to_numpy()
     wires = rows["wire_ns"].to_numpy()
-    on_wire = wires if bool((wires >= 0).all()) else (rows["end_ns"] - rows["start_ns"]).to_numpy()
-    size = _sum_if_known(sizes)
-    algorithm = _bandwidth(size, int(on_wire.sum()))
+    size, on_wire = _sum_if_known(sizes), _sum_if_known(wires)
+    # A rank alone cannot tell sending from waiting: a bandwidth of both would be the network's.
+    algorithm = None if on_wire is None else _bandwidth(size, on_wire)
     members = int(rows["group_size"].max())
-    factor = _BUS_FACTORS.get(op, _whole)
     return {
         "op": op,
         "group": group or None,
@@ -326,16 +319,12 @@ def _collective(op: str, group: str, rows: pd.DataFrame) -> dict[str, Any]:
         "algbw_bytes_per_s": algorithm,
         "busbw_bytes_per_s": None
         if algorithm is None or members < 1
-        else algorithm * factor(members),
+        else algorithm * bus_factor(op, members),
         "exposed_ns": int(rows["exposed_ns"].sum()),
         "overlapped_ns": int(rows["overlapped_ns"].sum()),
         "wait_ns": _sum_if_known(rows["wait_ns"].to_numpy()),
         "wire_ns": _sum_if_known(wires),
     }
-
-
-def _whole(members: int) -> float:
-    return 1.0
 
 
 def _sum_if_known(values: NDArray[np.int64]) -> int | None:
