@@ -2,7 +2,7 @@
 
 On CUDA the framework itself warns when an operator makes the host wait; the warning comes while
 the user's line is on the stack. On a CPU nothing waits, but the same reads can be seen at the
-methods that make them, unless something is compiled: a compiler must not find a patch.
+methods that make them, until something is compiled: a compiler must not find a patch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WaitLines:
         """Begin to listen. Where this torch offers no way, nothing is collected."""
         if torch.cuda.is_available():
             self._listen_to_cuda()
-        elif not _has_compiled():
+        else:
             self._how = "called"
             self._watch_reads()
 
@@ -195,13 +195,6 @@ def _set_sync_debug_mode(mode: int) -> None:
 def _forget(callbacks: list[Any], callback: Any) -> None:
     if callback in callbacks:  # a reset of the compiler forgets them all
         callbacks.remove(callback)
-
-
-def _has_compiled() -> bool:
-    """Whether Dynamo has compiled a frame in this process: it must find no patch."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)
-    return bool(counters and counters.get("frames"))
 
 
 def _is_plumbing(frame: FrameType) -> bool:
