@@ -129,7 +129,7 @@ class DeviceMetrics:
 
     def close(self) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(timeout=2)  # a driver that hangs must not hold up the program
 
     def _run(self) -> None:
         try:

@@ -202,6 +202,11 @@ class ProfilerSession:
         finally:
             self._end(ended)
 
+    def abandon(self) -> None:
+        """Take the patches away and touch nothing else: a forked child has no recording."""
+        if self.state in _OPEN:
+            self._end(State.FAILED)
+
     @property
     def can_stop_here(self) -> bool:
         """Whether this thread may end the recording: without its data torch even crashes later."""

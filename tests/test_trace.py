@@ -660,3 +660,41 @@ def test_full_says_that_it_records_one_thread(model: nn.Module) -> None:
         thread.start()
         thread.join()
     assert rules(t.trace) == ["capture.threads_not_recorded"]
+
+
+def test_a_forked_child_that_leaves_the_block_leaves_the_recording_to_its_parent(
+    tmp_path: Path,
+) -> None:
+    code = """
+import os, sys, torch
+from torch import nn
+from tracer import trace
+torch.set_num_threads(1)
+model = nn.Linear(4, 4)
+with trace(out=sys.argv[1]) as t:
+    model(torch.ones(1, 4))
+    pid = os.fork()
+    if pid:
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    model(torch.ones(1, 4))
+if not pid:
+    assert nn.Module.__call__ is nn.Module._wrapped_call_impl
+    os._exit(7)
+print(status, len(t.trace.table("root_calls")))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "7 2\n"
+
+
+def test_a_model_given_to_trace_can_be_freed_after_it() -> None:
+    import weakref
+
+    model = OwnModel()
+    reference = weakref.ref(model)
+    with trace(model) as t:
+        work(model, 1)
+    del model
+    gc.collect()
+    assert reference() is None
+    assert len(t.trace.table("root_calls")) == 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import threading
 import time
@@ -73,7 +74,6 @@ class Limits:
 class Options:
     """What was asked for."""
 
-    model: nn.Module | None = None
     detail: Detail = "modules"
     schedule: Schedule | None = None
     metrics: bool = True
@@ -121,15 +121,16 @@ class Capture:
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._ended = False
+        self._process = os.getpid()
 
     # The start
 
-    def start(self) -> None:
-        """Start every source, or refuse where another profiler is active."""
+    def start(self, model: nn.Module | None = None) -> None:
+        """Start every source, or refuse where another profiler is active. `model`: one to name."""
         if not self._claim():
             return
         try:
-            self._start_sources()
+            self._start_sources(model)
         except CaptureError as error:
             self._end_refused(refused(str(error), error.rule))
         except Exception as error:  # the border to the traced program
@@ -155,11 +156,11 @@ class Capture:
         self._warn(refused(active, "capture.busy"))
         return False
 
-    def _start_sources(self) -> None:
+    def _start_sources(self, model: nn.Module | None) -> None:
         _keep_compiler_out()
         with self._guarded("the search for a GPU"):
             self.recorded.gpu = gpu_is_usable()
-        self._make_ranges()
+        self._make_ranges(model)
         self._sources = [Collections(), Children()]
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
@@ -178,7 +179,7 @@ class Capture:
         self.recorded.start_ns = self._steps.start_ns = now_ns
         self._next_look_ns = now_ns + 1_000_000_000
 
-    def _make_ranges(self) -> None:
+    def _make_ranges(self, model: nn.Module | None) -> None:
         detail = self._options.detail
         self._ranges = ModuleRanges(
             self,
@@ -187,8 +188,8 @@ class Capture:
             every_module=detail == "full",
         )
         with self._guarded("the names of modules"):
-            if self._options.model is not None:
-                self._ranges.tree.add(self._options.model)
+            if model is not None:
+                self._ranges.tree.add(model)
             self._ranges.start()
 
     def _start_profiler(self) -> None:
@@ -300,12 +301,28 @@ class Capture:
         """End every source. `error`: what left the traced block, if anything did."""
         if self._ended:
             return
+        if self.forked:
+            self._leave_to_parent()
+            return
         if error is not None:
             self.recorded.notes.append(interrupted(error))
         self._steps.close()
         self._stop_sources()
         _release(self)
         self._note_schedule()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child that inherited the recording of its parent."""
+        return os.getpid() != self._process
+
+    def _leave_to_parent(self) -> None:
+        """The child that left the block takes our patches away; the recording is its parent's."""
+        self._ended = True
+        if self._session is not None:
+            self._session.abandon()
+        self._close_sources()
+        _release(self)
 
     def _stop_sources(self) -> None:
         if self._ended:
@@ -321,13 +338,16 @@ class Capture:
         if self._device_steps is not None:
             with self._guarded("the marks on the device"):
                 recorded.spans = self._device_steps.close()
+        self._close_sources()
+        self._keep()
+
+    def _close_sources(self) -> None:
         if self._ranges is not None:
             with self._guarded("the names of modules"):
                 self._ranges.close()
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 source.close()
-        self._keep()
 
     def _note_schedule(self) -> None:
         if self._session is None or self._options.schedule is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,10 @@ class Recording:
         out: Path | None = None,
         export: LiveExport | None = None,
     ) -> None:
-        self._options = options
+        model = options.get("model")
+        # The program decides how long its model lives.
+        self._model = None if model is None else weakref.ref(model)
+        self._options = {name: value for name, value in options.items() if name != "model"}
         self._out = out
         self._export = export
         self._context: dict[str, str] = {}
@@ -118,7 +122,7 @@ class Recording:
         self._capture = Capture(
             _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
         )
-        self._capture.start()
+        self._capture.start(None if self._model is None else self._model())
         self._running = True
         self._capture.attempt("the context of the run", self._find_context)
         if self._export is not None and self._options["detail"] == "light":
@@ -149,6 +153,8 @@ class Recording:
             return
         self._running = False
         self._capture.stop(error)
+        if self._capture.forked:
+            return
         if self._capture.recorded.captures:
             from tracer.graph_memory import expect
 
