@@ -259,7 +259,7 @@ def _kinds(summary: RankSummary, joined: _Joined) -> tuple[KindSums, ...]:
             KindSums(
                 op=op,
                 group=group,
-                members=summary.group_sizes.get(group, -1),
+                members=_members(summary, op, group, joined),
                 count=total.count,
                 bytes=total.bytes,
                 exposed_ns=total.exposed_ns,
@@ -269,9 +269,24 @@ def _kinds(summary: RankSummary, joined: _Joined) -> tuple[KindSums, ...]:
                 wire_ns=found.wire_ns if found else None,
                 compared=compared,
                 compared_bytes=found.bytes if found and total.bytes is not None else None,
+                median_wire_ns=found.median_wire_ns if found else None,
             )
         )
     return tuple(kinds)
+
+
+def _members(summary: RankSummary, op: str, group: str, joined: _Joined) -> int:
+    """The size of a group; where no group was recorded, the ranks that made such calls together,
+    provided that all ranks of the run are there."""
+    recorded = summary.group_sizes.get(group, -1)
+    if recorded > 0 or group:
+        return recorded
+    sizes = [
+        len(lane.ranks)
+        for key, lane in joined.evidence.items()
+        if key.startswith(f"||{op} ") and summary.rank in lane.ranks
+    ]
+    return max(sizes, default=-1)
 
 
 def _result(

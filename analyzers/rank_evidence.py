@@ -18,6 +18,8 @@ from tracer.analyzers.rank_match import usual_kinds
 from tracer.analyzers.rank_waits import Arrivals
 from tracer.rank_analysis import RankSummary
 
+# Calls of a rank and kind of whose times on the wire the median is taken.
+_MOST_WIRES = 1024
 # In these nobody goes on before the last has come: only there a late rank is one.
 WAITING_FOR_ALL = (*MEETING, "expert_parallel")
 
@@ -31,6 +33,12 @@ class WaitSums:
     wait_ns: int = 0
     wire_ns: int = 0
     exposed_wait_ns: int = 0
+    wires: list[Longs] = field(default_factory=list)  # of the first calls, for their median
+
+    @property
+    def median_wire_ns(self) -> int | None:
+        """The usual time on the wire."""
+        return int(np.median(np.concatenate(self.wires))) if self.wires else None
 
 
 @dataclass
@@ -128,6 +136,8 @@ def add_sums(
             entry.bytes += int(sizes[place][rows].sum())
             entry.wait_ns += int(found.wait_ns[place][rows].sum())
             entry.wire_ns += int(wire.sum())
+            if entry.compared <= _MOST_WIRES:
+                entry.wires.append(wire)
             # Compute hides the end of a collective or none of it: what is exposed beyond the time
             # on the wire was waiting for certain.
             waited = np.minimum(found.wait_ns[place][rows], (exposed[place][rows] - wire).clip(0))

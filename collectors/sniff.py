@@ -162,6 +162,12 @@ FORMATS: tuple[Format, ...] = (
         _matches(_SPACE + rb"(?:\{|\[\s*(?:\{|\]?\s*$))"),
         reader="tracer.collectors.kineto:read_kineto",
     ),
+    Format(
+        "nccl-log",
+        "a log of NCCL",
+        _holds(b" NCCL INFO ", b" NCCL WARN ", b" RCCL INFO "),
+        "it is read with its ranks: give its directory to `tracer ranks`",
+    ),
     Format("csv", "a table of comma-separated values", _matches(rb'[^\n]*"?,"?[^\n]*,[^\n]*\n')),
     Format("text", "no JSON", lambda _head: True),
 )

@@ -187,6 +187,30 @@ class KindSums:
     wire_ns: int | None
     compared: int = 0
     compared_bytes: int | None = None
+    median_wire_ns: int | None = None
+
+    @property
+    def algbw_bytes_per_s(self) -> float | None:
+        """Bytes over the time on the wire; None where either is not known."""
+        if self.compared_bytes is None or not self.wire_ns:
+            return None
+        return self.compared_bytes * 1e9 / self.wire_ns
+
+    @property
+    def busbw_bytes_per_s(self) -> float | None:
+        """What crosses the wire of one rank, as nccl-tests count it."""
+        algorithm = self.algbw_bytes_per_s
+        if algorithm is None or self.members < 1:
+            return None
+        return algorithm * bus_factor(self.op, self.members)
+
+
+def bus_factor(op: str, members: int) -> float:
+    """Share of the data that crosses the wire of a rank."""
+    others = (members - 1) / members
+    if op == "all_reduce":
+        return 2 * others
+    return others if op in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
 @dataclass(frozen=True)

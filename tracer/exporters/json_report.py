@@ -46,8 +46,8 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
         "memory": _memory(analysis),
         "device_metrics": plain(analysis.device_metrics) or None,
         "what_if": plain(analysis.what_if),
-        "findings": [_finding(finding) for finding in analysis.findings],
-        "checks": [_check(check) for check in all_checks(analysis)],
+        "findings": [finding_json(finding) for finding in analysis.findings],
+        "checks": [check_json(check) for check in all_checks(analysis)],
         "observer": _observer(analysis),
     }
 
@@ -60,7 +60,7 @@ def to_reports(analyses: Sequence[Analysis], notes: Sequence[Note] = ()) -> dict
     return {
         "schema": SCHEMA,
         "tracer": VERSION,
-        "integrity": {"status": worst, "notes": [_note(note) for note in notes]},
+        "integrity": {"status": worst, "notes": [note_json(note) for note in notes]},
         "reports": [to_report(analysis) for analysis in analyses],
     }
 
@@ -113,7 +113,7 @@ def device_name(analysis: Analysis) -> str | None:
 def _integrity(analysis: Analysis) -> dict[str, Any]:
     return {
         "status": analysis.integrity_status,
-        "notes": [_note(note) for note in all_notes(analysis)],
+        "notes": [note_json(note) for note in all_notes(analysis)],
     }
 
 
@@ -125,7 +125,8 @@ def all_notes(analysis: Analysis) -> tuple[Note, ...]:
     return (*analysis.notes, Note("trace.no_device_events", reason))
 
 
-def _note(note: Note) -> dict[str, Any]:
+def note_json(note: Note) -> dict[str, Any]:
+    """A note as the report writes it."""
     fields = {"rule": note.rule, "message": note.message, "count": note.count}
     return fields | {key: plain(value) for key, value in note.detail.items() if key not in fields}
 
@@ -342,7 +343,8 @@ def _memory(analysis: Analysis) -> dict[str, Any]:
     return memory
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """A finding as the report writes it."""
     where = finding.where
     return {
         "rule": finding.rule,
@@ -369,7 +371,8 @@ def _whole_numbers(values: Iterable[int]) -> list[int]:
     return [int(value) for value in values]
 
 
-def _check(check: Check) -> dict[str, Any]:
+def check_json(check: Check) -> dict[str, Any]:
+    """A check as the report writes it."""
     return {"rule": check.rule, "status": check.status, "reason": check.reason}
 
 

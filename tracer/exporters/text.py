@@ -44,14 +44,14 @@ def render_text(
 ) -> str:
     """The report as text. `width`: cells of a line, None for the terminal's; `ascii`: None for
     what the standard output can show."""
-    page = _page(width, ascii)
+    page = page_of(width, ascii)
     lines = paragraph(page, verdict(analysis), style="bold")
     lines += source_lines(page, analysis)
     for section in _SECTIONS:
         made = section(page, analysis)
         if made:
             lines += [Text(), *made]
-    return _shown(page, lines, color)
+    return shown(page, lines, color)
 
 
 def render_texts(
@@ -62,7 +62,7 @@ def render_texts(
     ascii: bool | None = None,
 ) -> str:
     """Reports of several recordings, one under the other."""
-    page = _page(width, ascii)
+    page = page_of(width, ascii)
     rule = ("=" if page.ascii else "═") * page.width + "\n"
     texts = [render_text(a, width=width, color=color, ascii=ascii) for a in analyses]
     return f"\n{rule}".join(texts)
@@ -82,7 +82,8 @@ def shows_ascii_alone() -> bool:
     return not encoding.lower().replace("-", "").startswith("utf")
 
 
-def _page(width: int | None, ascii: bool | None) -> Page:
+def page_of(width: int | None, ascii: bool | None) -> Page:
+    """The page for a width and what the terminal can show."""
     cells = terminal_width() if width is None else width
     return Page(
         width=min(max(cells, _NARROWEST), _WIDEST),
@@ -91,7 +92,8 @@ def _page(width: int | None, ascii: bool | None) -> Page:
     )
 
 
-def _shown(page: Page, lines: Sequence[Text], color: bool) -> str:
+def shown(page: Page, lines: Sequence[Text], color: bool) -> str:
+    """The lines as one string."""
     if not color:
         text = "\n".join(line.plain.rstrip() for line in lines) + "\n"
     else:

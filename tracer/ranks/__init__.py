@@ -1,0 +1,1 @@
+"""Many ranks: finding recordings, understanding each in a process of its own, joining them."""
