@@ -100,6 +100,7 @@ class Recorded:
     node_annotations: dict[int, str] = field(default_factory=dict)  # of their nodes
     gpu: bool = False
     scheduled: bool = False
+    refused: bool = False  # something else was active
 
 
 _owner_lock = threading.RLock()
@@ -151,7 +152,7 @@ class Capture:
             if other is None:
                 _owner = self
                 return True
-        self._ended = True
+        self._ended = self.recorded.refused = True
         active = f"another trace is already active (started at {other._place})"
         self._warn(refused(active, "capture.busy"))
         return False
@@ -217,6 +218,7 @@ class Capture:
             self._ranges.record_ranges(state is State.RECORDING)
 
     def _end_refused(self, note: Note) -> None:
+        self.recorded.refused = True
         self._stop_sources()
         _release(self)
         self._warn(note)

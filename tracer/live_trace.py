@@ -3,9 +3,9 @@ the tables that only a live run has."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 Longs = NDArray[np.int64]
 
+_log = logging.getLogger("tracer")
+
 
 def build_trace(recorded: Recorded) -> Trace:
     """The trace of a finished capture. The profiler's memory is given back on the way."""
@@ -56,7 +58,7 @@ def build_trace(recorded: Recorded) -> Trace:
     if "collections" in live:  # the end of a recording itself makes the collector run
         live["collections"] = _within(recorded, live["collections"])
     steps = _announced(recorded, _work_starts(base, calls))
-    if recorded.detail == "light" and not notes_refusal(notes):
+    if recorded.detail == "light" and not recorded.refused:
         base = light_trace(recorded, steps, calls)
     if recorded.ranges is not None:
         base = rename_ranges(base, recorded.ranges)
@@ -72,11 +74,6 @@ def build_trace(recorded: Recorded) -> Trace:
     # A process that is no rank of a job lacks nothing.
     read = [note for note in base.notes if note.rule != "trace.no_rank"]
     return replace(base, tables=kept, meta=_meta(recorded, base.meta), notes=(*read, *notes))
-
-
-def notes_refusal(notes: Sequence[Note]) -> bool:
-    """Whether nothing was recorded because something else was active."""
-    return any(note.rule == "capture.busy" for note in notes)
 
 
 def _empty() -> Trace:
@@ -215,11 +212,12 @@ def rename_ranges(trace: Trace, ranges: ModuleRanges) -> Trace:
 
 def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> list[Note]:
     notes: list[Note] = []
-    if notes_refusal(recorded.notes):
+    if recorded.refused:
         return notes
     launches = _launches(trace)
     if recorded.gpu and launches and not trace.device_rows.size:
         notes.append(no_device_events(launches))
+        _log.warning("tracer: %s: %s", notes[-1].rule, notes[-1].message)
     if not launches and not trace.device_rows.size and recorded.children and not len(calls):
         notes.append(no_gpu_work_here(recorded.children))
     if recorded.detail == "kernels" and not recorded.gpu:
