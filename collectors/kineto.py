@@ -90,7 +90,8 @@ def _trace(path: str, reading: Reading) -> Trace:
     tables = finish(reading.columns, base)
     sides = {"threads": threads, **tables.sides}
     sides["devices"] = devices(reading.header, _devices_seen(tables))
-    meta = read_meta(reading.header, path, clock, sides)
+    has_modules = bool((tables.events["kind"] == "module").any())
+    meta = read_meta(reading.header, path, clock, sides, modules=has_modules)
     notes = (
         *notes_of(reading.remarks, events=len(tables.events), cut=reading.cut),
         *clock_notes(clock, whole_microseconds=_is_coarse(tables.events)),

@@ -14,12 +14,7 @@ Header = Mapping[str, Any]
 _JSON = json.JSONDecoder(strict=False)
 _KEY = re.compile(r'"([A-Za-z_]\w*)"\s*:\s*')
 _BASE = "baseTimeNanoseconds"
-_SWITCHES = {
-    "shapes": "record_shapes",
-    "stacks": "with_stack",
-    "memory": "profile_memory",
-    "modules": "with_modules",
-}
+_SWITCHES = {"shapes": "record_shapes", "stacks": "with_stack", "memory": "profile_memory"}
 _SHOWN_BY = {"shapes": "shapes", "stacks": "frames", "memory": "memory"}
 _READ = frozenset({"deviceProperties", "distributedInfo", "traceEvents", "displayTimeUnit", _BASE})
 _ENGINES = ("vllm", "sglang", "tensorrt_llm")
@@ -59,9 +54,12 @@ def base_ns(header: Header) -> int | None:
     return _whole(header.get(_BASE))
 
 
-def read_meta(header: Header, path: str, clock: str, tables: Mapping[str, Any]) -> TraceMeta:
-    """Where the trace comes from. `tables` shows what was recorded where the header does not."""
-    ranks = header.get("distributedInfo")
+def read_meta(
+    header: Header, path: str, clock: str, tables: Mapping[str, Any], *, modules: bool
+) -> TraceMeta:
+    """Where the trace comes from. `tables` and `modules`, whether there are ranges of modules, show
+    what was recorded where the header does not."""
+    ranks = _unquoted(header.get("distributedInfo"))
     ranks = ranks if isinstance(ranks, dict) else {}
     version = header.get("pytorch_version") or header.get("torch_version")
     backend = ranks.get("backend")
@@ -74,7 +72,7 @@ def read_meta(header: Header, path: str, clock: str, tables: Mapping[str, Any]) 
         backend=backend if isinstance(backend, str) else None,
         process_groups=tuple(_process_groups(ranks.get("pg_config"))),
         clock=clock,
-        recorded=_recorded(header, tables),
+        recorded={**_recorded(header, tables), "modules": modules},
         facts=_facts(header, ranks),
         extra=_extra(header),
     )

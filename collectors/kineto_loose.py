@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +28,7 @@ from tracer.collectors.kineto_salvage import NOTHING, Damage, LooseEvent, Piece,
 from tracer.events import NONE
 
 _PLAIN_TIME = re.compile(rb"(\d+)(?:\.(\d{1,3}))?")
-_DIGITS = re.compile(rb"-?\d+")
-_MISSING = (b"", b"null")
+_TRACK = re.compile(rb"[A-Za-z ]+(\d+)")
 _LONGEST = 40  # digits of the longest number worth reading
 _FARTHEST_NS = 2**62
 
@@ -245,18 +244,31 @@ def _inside(raw: Raw) -> bytes:
 
 def _integer(raw: Raw) -> int:
     """An integer in the range of a column, whatever it was written as; NONE where it is none."""
-    text = _inside(raw)
-    if text in _MISSING:
-        return NONE
+    text = _inside(raw)[:_LONGEST]
     try:
-        value = int(text[:_LONGEST])
+        value = int(text)
     except ValueError:
-        found = _DIGITS.search(text)  # "stream 7", 7.0
-        if found is None:
-            return NONE
-        value = int(found.group(0)[:_LONGEST])
+        value = _integer_in(text)
     # Identifiers of 64 bits without a sign keep their bits.
     return (value + 2**63) % 2**64 - 2**63
+
+
+def _integer_in(text: bytes) -> int:
+    """The number in a text such as 7.0 or "stream 7"; lists and objects have none."""
+    number = _decimal(text)
+    if number is not None:
+        return int(number)
+    found = _TRACK.match(text)
+    return NONE if found is None else int(found.group(1))
+
+
+def _decimal(text: bytes) -> Decimal | None:
+    """A number of any notation; None for none, and for one whose digits alone would fill memory."""
+    try:
+        number = Decimal(text[:_LONGEST].decode("ascii"))
+    except (ArithmeticError, ValueError):
+        return None
+    return number if number.is_finite() and number.adjusted() < _LONGEST else None
 
 
 def _nanoseconds(raw: Raw) -> int | None:
@@ -267,8 +279,8 @@ def _nanoseconds(raw: Raw) -> int | None:
         whole, fraction = found.groups()
         value = int(whole[:_LONGEST]) * 1000 + int((fraction or b"").ljust(3, b"0"))
     else:
-        try:
-            value = int((Decimal(text.decode("ascii")) * 1000).to_integral_value())
-        except (InvalidOperation, ValueError, OverflowError):
+        number = _decimal(text)
+        if number is None:
             return None
+        value = int((number * 1000).to_integral_value())
     return value if abs(value) < _FARTHEST_NS else None

@@ -148,17 +148,23 @@ def _string(value: _Value | None) -> str:
 def _checks(
     page: Page, start: int, quotes: list[int], fixed: list[_Value], keys: Iterable[_Value]
 ) -> tuple[Check, ...]:
-    """Words that every event of the form has: all text up to the first value that differs, the
-    first bytes of the other keys, and the values in `fixed`."""
+    """Words that every event of the form has: all text up to the first value that differs, then
+    the end of each key with its closing quote, and the values in `fixed`."""
     words = page.text.words
     same = {value.quote for value in fixed}
     differing = min((key.quote for key in keys if key.quote not in same), default=0)
     prefix = quotes[differing]
     checks = [_check(words, start, 0, offset, prefix - offset) for offset in range(0, prefix, 8)]
-    numbers = {value.quote for value in keys} | {value.quote + 2 for value in fixed}
-    for number in sorted(number for number in numbers if quotes[number] >= prefix):
+    for number in sorted(value.quote for value in keys if quotes[value.quote] >= prefix):
         length = quotes[number + 1] - quotes[number]
-        checks.append(_check(words, start + quotes[number], number, 1, length))
+        offset = 1 + max(length - 8, 0)
+        checks.append(_check(words, start + quotes[number], number, offset, length))
+    for number in sorted(value.quote + 2 for value in fixed if quotes[value.quote] >= prefix):
+        length = quotes[number + 1] - quotes[number]
+        for offset in range(0, length, 8):
+            checks.append(
+                _check(words, start + quotes[number], number, 1 + offset, length - offset)
+            )
     return tuple(checks)
 
 

@@ -89,6 +89,7 @@ def test_side_tables_are_keyed_by_the_sorted_rows(tmp_path: Path) -> None:
 def test_a_module_range_is_a_module_in_either_category(tmp_path: Path, cat: str) -> None:
     trace = read_kineto(kineto_file(tmp_path, [event(cat, "module::model.0::Block", 1, 2)]))
     assert rows(trace, "kind", "name") == [("module", "module::model.0::Block")]
+    assert trace.meta.recorded["modules"]
 
 
 def test_frames_keep_their_caller_and_module(tmp_path: Path) -> None:
@@ -158,6 +159,12 @@ def test_calls_without_a_name_are_named_by_their_number(
     ]
     trace = read_kineto(kineto_file(tmp_path, events))
     assert trace.events["name"].tolist() == [name, "cudaFree"]
+
+
+def test_numbers_of_driver_calls_are_not_those_of_the_runtime(tmp_path: Path) -> None:
+    made = event("cuda_driver", "INVALID", 1, 1, cbid=461, correlation=1)
+    trace = read_kineto(kineto_file(tmp_path, [made, event("cuda_runtime", "INVALID", 2, 1)]))
+    assert rows(trace, "kind", "name") == [("runtime", "INVALID"), ("runtime", "INVALID")]
 
 
 def test_device_annotations_and_waits_are_no_device_work(tmp_path: Path) -> None:
@@ -658,3 +665,42 @@ def test_reading_loads_neither_torch_nor_screens(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Forms that look alike
+
+
+def test_forms_that_differ_in_one_key_only(tmp_path: Path) -> None:
+    """As many strings, the same places: only what the keys say tells them apart."""
+    events = []
+    for n in range(60):
+        events.append(event("cuda_runtime", "a", 3 * n, 1, external_id=n, correlation=n))
+        events.append(event("cuda_runtime", "b", 3 * n + 1, 1, external_ts=9, correlation=n))
+        events.append(event("cuda_runtime", "c", 3 * n + 2, 1, cbid=n, correlations=n))
+    trace = read_kineto(kineto_file(tmp_path, events))
+    found = rows(trace, "name", "external_id", "correlation")
+    expected = [[("a", n, n), ("b", -1, n), ("c", -1, -1)] for n in range(60)]
+    assert found == [row for turn in expected for row in turn]
+
+
+def test_categories_that_begin_alike(tmp_path: Path) -> None:
+    events = []
+    for n in range(60):
+        events.append(event("user_annotation", "a", 2 * n, 1, External_id=1))
+        events.append(event("user_annotatioN", "b", 2 * n + 1, 1, External_id=1))
+    turned = [{"name": each["name"], **each} for each in events]
+    for order in (events, turned):
+        trace = read_kineto(kineto_file(tmp_path, order))
+        assert rows(trace, "kind") == [("annotation",), ("other",)] * 60
+
+
+def test_values_of_other_types_among_many_alike(tmp_path: Path) -> None:
+    """Such events leave the fast way one by one."""
+    odd: list[Any] = [None, "7", 7.0, -3, True, [1], {"a": 1}, 2**63, "none"]
+    events = [call("cudaFree", n, 1, n) for n in range(200)]
+    for place, value in enumerate(odd):
+        events[20 * place + 5]["args"]["correlation"] = value
+    found = read_kineto(kineto_file(tmp_path, events)).events["correlation"].tolist()
+    expected = list(range(200))
+    expected[5::20] = [-1, 7, 7, -3, -1, -1, -1, -(2**63), -1, 185][: len(expected[5::20])]
+    assert found == expected

@@ -179,6 +179,14 @@ def test_an_event_without_a_time_is_left_out(tmp_path: Path) -> None:
     assert note_of(trace, "trace.invalid_event").detail["lost"] == 2
 
 
+@pytest.mark.parametrize("number", ["1e999999999", "9" * 5000, "1e-999999999", "-1e400"])
+def test_numbers_that_would_fill_memory(tmp_path: Path, number: str) -> None:
+    text = text_of([kernel("k", 5, 1, 9), operator("a", 7, 1)])
+    text = text.replace('"correlation": 9', f'"correlation": {number}')
+    trace = read_kineto(write(tmp_path / "t.json", text.replace('"ts": 7.000', f'"ts": {number}')))
+    assert "k" in trace.events["name"].tolist()
+
+
 def test_a_negative_duration_becomes_none(tmp_path: Path) -> None:
     raw = json.dumps({"traceEvents": [{**EVENTS[0], "dur": -5}]})
     assert read_kineto(write(tmp_path / "t.json", raw)).events["duration_ns"].tolist() == [0]

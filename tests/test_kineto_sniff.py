@@ -56,9 +56,10 @@ def test_other_files_are_named_and_refused(tmp_path: Path, name: str, packed: bo
     assert (caught.value.rule, caught.value.exit_code) == ("trace.not_a_trace", 3)
 
 
-def test_every_format_has_a_sample() -> None:
-    others = {"empty", "zip", "tar", "gzip", "kineto"}
-    assert {known.name for known in FORMATS} == set(SAMPLES) | others
+def test_formats_have_names_of_their_own() -> None:
+    names = [known.name for known in FORMATS]
+    assert len(names) == len(set(names))
+    assert {*SAMPLES, "empty", "zip", "tar", "gzip", "kineto"} <= set(names)
 
 
 def test_a_zip_archive_and_gzip_twice(tmp_path: Path) -> None:
