@@ -28,7 +28,7 @@ from tracer.collectors.kineto_salvage import NOTHING, Damage, LooseEvent, Piece,
 from tracer.events import NONE
 
 _PLAIN_TIME = re.compile(rb"(\d+)(?:\.(\d{1,3}))?")
-_TRACK = re.compile(rb"[A-Za-z ]+(\d+)")
+_TRACK = re.compile(rb"[A-Za-z ]*(\d+)(?![\d.eE])")
 _LONGEST = 40  # digits of the longest number worth reading
 _FARTHEST_NS = 2**62
 
