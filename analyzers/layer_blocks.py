@@ -33,6 +33,7 @@ _CLUSTER = re.compile(rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?=[NU]))?[NBFU](?:[^G
 _ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
 _SUM = re.compile(rb"(?<=[GgM])D+|(?<=[GgM][cm])D+")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
+_COMPILED = re.compile(rb"(?<=[GgM])y")  # a compiled reduction whose name lists no operator
 
 
 def label(group: str, part: str) -> int:
@@ -80,11 +81,12 @@ class Cluster:
 
 def find_clusters(units: Units, *, open_end: bool = False) -> list[Cluster]:
     """The clusters with something heavy before and, unless `open_end`, after them. Where no norm
-    is known by its name, the sums that follow a product part the blocks, or its all-reduce."""
+    is known by its name, the sums that follow a product part the blocks, its all-reduce or what
+    else reduces there."""
     if not units.heavy:
         return []
     first, last = units.heavy[0], units.heavy[-1]
-    for pattern in (_CLUSTER, _SUM, _REDUCED):
+    for pattern in (_CLUSTER, _SUM, _REDUCED, _COMPILED):
         found = [
             Cluster(match.start(), match.end() - 1, _ADDED.search(match.group()) is not None)
             for match in pattern.finditer(units.letters)

@@ -93,6 +93,13 @@ SHARED = f"{VLLM_EXPERTS} gemm glu gemm gemm sigmoid mul add"
 TENSOR_PARALLEL = (
     f"o: addnorm {VLLM_ATTENTION} {REDUCE} a: copy o: addnorm {VLLM_FEED} {REDUCE} f: copy"
 )
+COMPILED = {
+    **VLLM,
+    "embed": "triton_red_fused_0",
+    "addnorm": "triton_red_fused_3",
+    "rope": "triton_poi_fused_1",
+    "glu": "triton_poi_fused_2",
+}
 VLLM_MODELS = {
     "llama": passes(
         "o: embed",
@@ -161,6 +168,11 @@ def test_models_in_vllm(model: str) -> None:
 @pytest.mark.parametrize("model", VLLM_MODELS)
 def test_models_in_tensorrt_llm(model: str) -> None:
     assert misplaced(VLLM_MODELS[model], TENSORRT) == []
+
+
+def test_compiled_kernels_whose_names_tell_nothing() -> None:
+    """Reductions after products part the blocks as norms would."""
+    assert misplaced(VLLM_MODELS["llama"], COMPILED) == []
 
 
 RESNET = "conv layernorm silu conv layernorm add silu"
