@@ -16,6 +16,9 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rank_match import Calls, JoinedLane, all_calls
 from tracer.rank_analysis import Alignment, RankSummary, RowStore
 
+# The ranks entered a window apart when they waited so many times longer in its first call than in
+# the calls after it.
+_APART = 3.0
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -51,8 +54,18 @@ def arrivals(
     begins = first
     for calls in all_calls(lane, store):
         found = compare(calls, alignment, residuals, begins)
-        begins = begins and not bool(found.entered.any())
+        if found.entered.any():
+            begins = False
+            if not _entered_apart(found):
+                found = compare(calls, alignment, residuals, begins)
         yield found
+
+
+def _entered_apart(found: Arrivals) -> bool:
+    """Whether the call that began the window was waited in far longer than those after it."""
+    longest = np.where(found.compared, found.wait_ns.max(axis=0), NONE)
+    later = longest[found.compared & ~found.entered]
+    return later.size == 0 or int(longest[found.entered].max()) > _APART * float(np.median(later))
 
 
 def compare(

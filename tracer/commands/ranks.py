@@ -22,6 +22,7 @@ HELP = "compare the ranks of a run: clocks, waiting, late ranks, hangs (flight r
 
 GATE_FAILED, PARTIAL = 1, 4
 ENGINES = ("local", "ray")
+_MOST_NAMED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,12 +115,13 @@ def report_ranks(
     from tracer.ranks.run import analyse_ranks
 
     with closing(engine), Progress("reading ranks") as progress:
-        run, found = analyse_ranks(
+        run = analyse_ranks(
             places, engine, assigned=assigned, with_reports=as_json, progress=progress
         )
-        if found.others:
-            names = ", ".join(Path(place).name for place in found.others)
-            say(f"left out, no recordings: {names}")
+        if run.left_out:
+            named = ", ".join(Path(place).name for place in run.left_out[:_MOST_NAMED])
+            more = len(run.left_out) - _MOST_NAMED
+            say(f"left out, of no rank of this run: {named}" + (f", {more} more" * (more > 0)))
         if as_json:
             _write_json(run)
         else:

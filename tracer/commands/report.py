@@ -85,11 +85,33 @@ def run(args: argparse.Namespace) -> int:
     paths, patterns = split_arguments(args.paths, args.fail_on)
     if not paths:
         raise UsageError("give at least one PATH to report, for example: tracer report trace.json")
+    if not args.capture and _are_ranks(paths):
+        return _report_ranks(paths, patterns, args)
     opened = open_all(paths, args.capture)
     write_report(_as_json(opened) if args.json else _as_text(opened, args.width))
     if args.html is not None:
         _write_html(opened, Path(args.html))
     return exit_status(opened, patterns)
+
+
+def _are_ranks(paths: Sequence[str]) -> bool:
+    from tracer.ranks.identity import are_ranks_of_one_run
+
+    return are_ranks_of_one_run(paths)
+
+
+def _report_ranks(paths: Sequence[str], patterns: Sequence[str], args: argparse.Namespace) -> int:
+    """Several ranks of one run are reported together, as `tracer ranks` does."""
+    from tracer.commands.ranks import make_engine, report_ranks
+
+    return report_ranks(
+        paths,
+        make_engine("local", None),
+        as_json=args.json,
+        patterns=patterns,
+        width=args.width,
+        html=None if args.html is None else Path(args.html),
+    )
 
 
 def split_arguments(paths: Sequence[str], patterns: Sequence[str]) -> tuple[list[str], list[str]]:

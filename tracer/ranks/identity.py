@@ -195,6 +195,30 @@ def split_runs(sources: Sequence[Source]) -> list[tuple[Source, ...]]:
     return [tuple(sources)]
 
 
+def are_ranks_of_one_run(places: Sequence[str]) -> bool:
+    """Whether what lies at these places is several ranks of one run and no other recording."""
+    try:
+        listed = [inner for outer in places for inner in list_places(outer)]
+        if len(listed) < 2:
+            return False
+        found = find_ranks(places)
+    except TracerError:
+        return False
+    if len(found.runs) != 1 or len(found.runs[0]) < 2:
+        return False
+    (run,) = found.runs
+    worlds = {source.world_size for source in run}
+    by_metadata = all(source.how == METADATA for source in run) and (_largest(worlds) > 1)
+    by_name = len({_exact_stem(source) for source in run}) == 1
+    known = all(source.rank is not None for source in run) and not _twice(run)
+    return known and ((by_metadata and len(worlds) == 1) or by_name)
+
+
+def _largest(sizes: set[int | None]) -> int:
+    """The largest of the sizes that are known."""
+    return max((size for size in sizes if size is not None), default=1)
+
+
 def _grouped(sources: Sequence[Source], stem: Any) -> list[list[Source]]:
     groups: dict[str, list[Source]] = {}
     for source in sources:

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 1 << 20
 
 
-@dataclass
+@dataclass(frozen=True)
 class RanksRun:
     """The ranks of one run, and where their reports are."""
 
     analysis: RankAnalysis
     engine: Engine | None = None
     places: Mapping[int, int] = field(default_factory=dict)  # rank -> task
+    left_out: tuple[str, ...] = ()  # files that are no recordings, or of other runs
 
     def report(self, rank: int) -> str:
         """The whole report of one rank, as JSON."""
@@ -53,16 +54,17 @@ def analyse_ranks(
     assigned: Mapping[str, int] | None = None,
     with_reports: bool = False,
     progress: Progress | None = None,
-) -> tuple[RanksRun, Found]:
+) -> RanksRun:
     """Understand the ranks of the one run at these places, with the dumps and logs beside them."""
     found = find_ranks(places, assigned)
     runs = [run for run in found.runs if len(run) > 1] or list(found.runs)
     if len(runs) > 1:
         raise InputError(_several(runs), rule="ranks.several_runs")
     if not runs:
-        return RanksRun(_evidence_only(found)), found
+        return RanksRun(_evidence_only(found), left_out=found.others)
     run = _analyse(runs[0], found, engine, with_reports, progress)
-    return run, found
+    strangers = [source.place for other in found.runs if other != runs[0] for source in other]
+    return replace(run, left_out=(*found.others, *strangers))
 
 
 def _several(runs: Sequence[Sequence[Source]]) -> str:
