@@ -23,6 +23,8 @@ def integrity_notes(work: Work, steps: list[HostStep]) -> tuple[Note, ...]:
 
 def _device_notes(work: Work) -> list[Note]:
     launches = int(work.launches.launching.sum())
+    if work.trace.meta.detail == "light":  # it looks at no device work, and says so itself
+        return []
     if work.cpu_only and not launches:
         text = "no device was recorded; the leaf operators of the host are counted"
         return [Note("trace.cpu_only", text)]

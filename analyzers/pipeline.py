@@ -158,6 +158,15 @@ _DEVICE = ("kernel", "memcpy", "memset")
 _STREAMS_APART = 4096
 
 
+def _unaccounted(work: Work) -> str:
+    """Why the time cannot be accounted for; "" where it can."""
+    if work.trace.meta.detail == "light":
+        return "detail 'light' times steps and records no kernels"
+    if work.trace.device_rows.size or work.cpu_only:
+        return ""
+    return "launches were recorded and no device row was"
+
+
 def assemble(context: Context) -> Analysis:
     """The result without findings: every table and sum."""
     work, lanes, plan = context.work, context.lanes, context.plan
@@ -165,7 +174,8 @@ def assemble(context: Context) -> Analysis:
     charges = sum_charges(
         slices["step"].to_numpy(), slices["bucket"].to_numpy(), slices["charged_ns"].to_numpy()
     )
-    accounted = bool(work.trace.device_rows.size) or work.cpu_only
+    reason = _unaccounted(work)
+    accounted = not reason
     first_use = find_first_use(context.gaps, plan.start_ns, plan.end_ns)
     steps = _steps_table(plan, slices, accounted, first_use.warmup)
     inside = _inside(lanes, *plan.window)
@@ -188,7 +198,7 @@ def assemble(context: Context) -> Analysis:
         phases=summarise_phases(steps, charges if accounted else None),
         overlapped_ns=overlapped_total(lanes, *plan.window),
         accounted=accounted,
-        breakdown_reason="" if accounted else "launches were recorded and no device row was",
+        breakdown_reason=reason,
         cpu_only=work.cpu_only,
         facts=_facts(context),
         notes=work.trace.notes

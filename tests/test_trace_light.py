@@ -193,6 +193,12 @@ def test_a_light_trace_has_step_times_and_no_breakdown(announced: bool) -> None:
     report = t.report.json()
     assert len(report["steps"]) == 5
     assert all(step["wall_ns"] > 0 for step in report["steps"])
+    assert all(step["busy_ns"] is None for step in report["steps"])
+    assert report["breakdown"] is None
+    assert report["integrity"]["status"] == "complete"
+    (note,) = report["integrity"]["notes"]
+    assert note["rule"] == "capture.light"
+    assert note["message"] == t.analysis.breakdown_reason
     assert t.trace.meta.detail == "light"
 
 

@@ -70,6 +70,6 @@ def test_a_trace_that_made_room_keeps_what_it_had() -> None:
         with trace(detail="light") as inner:
             model(prompt())
     assert len(outer.trace.events) == 2
-    assert [note.rule for note in outer.trace.notes] == ["capture.busy"]
+    assert [note.rule for note in outer.trace.notes] == ["capture.busy", "capture.light"]
     assert len(inner.trace.events) == 1
-    assert inner.trace.notes == ()
+    assert [note.rule for note in inner.trace.notes] == ["capture.light"]

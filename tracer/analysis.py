@@ -285,7 +285,7 @@ class Analysis:
 
     @property
     def integrity_status(self) -> str:
-        """complete, partial, or unusable: nothing can be said of the device."""
-        if not self.accounted:
+        """complete, partial, or unusable: nothing can be said of the device, which was asked."""
+        if not self.accounted and self.trace.meta.detail != "light":
             return "unusable"
         return "partial" if any(note.partial for note in self.notes) else "complete"

@@ -110,3 +110,8 @@ def threads_not_recorded(count: int) -> Note:
         "records memory, which torch reports for one thread alone; detail 'modules' records all"
     )
     return Note("capture.threads_not_recorded", message, count, partial=True)
+
+
+def light() -> Note:
+    """What detail `light` leaves out."""
+    return Note("capture.light", "detail 'light' times steps and records no kernels")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tracer.capture_notes import (
     failed,
     kernels_without_gpu,
+    light,
     modules_not_seen,
     nested_steps,
     no_device_events,
@@ -220,6 +221,8 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
         _log.warning("tracer: %s: %s", notes[-1].rule, notes[-1].message)
     if not launches and not trace.device_rows.size and recorded.children and not len(calls):
         notes.append(no_gpu_work_here(recorded.children))
+    if recorded.detail == "light":
+        notes.append(light())
     if recorded.detail == "kernels" and not recorded.gpu:
         notes.append(kernels_without_gpu())
     if recorded.steps is not None and recorded.steps.nested:
