@@ -94,6 +94,7 @@ def find_roles(tree: ModuleTree, core_rows: Iterable[int] = ()) -> Roles:
     """Give each module its role. `core_rows`: modules in which an attention core itself ran."""
     children = tree.children()
     own = [_named_role(tree, row, children) for row in range(len(tree.paths))]
+    _whole_attention(tree, own)
     _attention_by_evidence(tree, own, children, core_rows)
     _ffn_by_place(tree, own, children)
     if not any(role in ("attention", "mixer") for role in own):
@@ -158,7 +159,9 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
         return "linear"
     if _holds_layers(tree, row, children):
         return "container"
-    if _MIXER.search(name) or _MIXER.search(_own_word(kind)):
+    if _MIXER.search(_own_word(kind)) or (
+        _MIXER.search(name) and not _only_called_mixer(name, kind)
+    ):
         return "mixer"
     if _ATTENTION.search(name) or _ATTENTION.search(_own_word(kind)):
         return "attention"
@@ -169,6 +172,12 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
     if _FFN.search(name) or _FFN.search(kind):
         return "ffn"
     return "linear" if _LINEAR.search(kind) else "container"
+
+
+def _only_called_mixer(name: str, kind: str) -> bool:
+    """Hybrid models call every block of a layer its mixer; the class tells which one it is."""
+    other = _FFN.search(kind) or _ATTENTION.search(kind)
+    return name.endswith("mixer") and bool(other) and not _MIXER.search(kind)
 
 
 def _own_word(kind: str) -> str:
@@ -196,6 +205,14 @@ def _holds_layers(tree: ModuleTree, row: int, children: list[list[int]]) -> bool
     if attention and feed:
         return True
     return any(_holds_layers(tree, child, children) for child in children[row])
+
+
+def _whole_attention(tree: ModuleTree, own: list[str]) -> None:
+    """What lies inside an attention block belongs to it: no class name makes it an FFN there."""
+    for row, role in enumerate(own):
+        around = {own[ancestor] for ancestor in tree.ancestors(row)[1:]}
+        if role in ("ffn", "experts", "router") and "attention" in around:
+            own[row] = "container"
 
 
 def _attention_by_evidence(
