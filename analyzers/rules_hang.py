@@ -96,7 +96,12 @@ def _stuck_groups(dumps: Mapping[int, FlightDump]) -> list[_Stuck]:
 def _stuck_group(
     group: str, calls: Mapping[int, Mapping[int, FlightEntry]], dumps: Mapping[int, FlightDump]
 ) -> _Stuck | None:
-    open_calls = [s for own in calls.values() for s, entry in own.items() if not entry.completed]
+    open_calls = [
+        sequence
+        for rank, own in calls.items()
+        for sequence, entry in own.items()
+        if not _is_done(entry, dumps[rank])
+    ]
     if not open_calls:
         return None
     sequence = min(open_calls)
@@ -107,6 +112,13 @@ def _stuck_group(
     silent = tuple(rank for rank in sorted(members) if rank not in dumps)
     description = next(iter(entries.values())).description
     return _Stuck(group, description, sequence, entries, missing, silent)
+
+
+def _is_done(entry: FlightEntry, dump: FlightDump) -> bool:
+    """Whether a call ended. Some backends count what ended and leave the entries as they were."""
+    return entry.completed or (
+        not entry.is_p2p and entry.sequence <= dump.last_completed.get(entry.group, -1)
+    )
 
 
 def _reached(
@@ -121,7 +133,12 @@ def _reached(
 
 
 def _members(group: str, dumps: Mapping[int, FlightDump]) -> tuple[int, ...]:
-    return next((dump.members[group] for dump in dumps.values() if group in dump.members), ())
+    for dump in dumps.values():
+        if group in dump.members:
+            return dump.members[group]
+        if len(dump.members) == 1:
+            return next(iter(dump.members.values()))
+    return ()
 
 
 def _stuck_pairs(dumps: Mapping[int, FlightDump]) -> list[_Stuck]:
@@ -180,7 +197,7 @@ def _pair(entry: FlightEntry) -> tuple[int, int] | None:
 
 def _roots(stuck: Sequence[_Stuck], dumps: Mapping[int, FlightDump]) -> list[_Stuck]:
     """Calls that wait for no rank that is itself stuck in another; all of them in a circle."""
-    waiting = {rank for found in stuck for rank in _waiting(found)}
+    waiting = {rank for found in stuck for rank in _waiting(found, dumps)}
     roots = [found for found in stuck if not waiting.intersection(found.missing)]
     if roots or not stuck:
         return roots
@@ -188,8 +205,8 @@ def _roots(stuck: Sequence[_Stuck], dumps: Mapping[int, FlightDump]) -> list[_St
     return [first]
 
 
-def _waiting(stuck: _Stuck) -> list[int]:
-    return sorted(rank for rank, entry in stuck.entries.items() if not entry.completed)
+def _waiting(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> list[int]:
+    return sorted(rank for rank, e in stuck.entries.items() if not _is_done(e, dumps[rank]))
 
 
 def _created(stuck: _Stuck) -> int:
@@ -225,7 +242,7 @@ def _sizes(entry: FlightEntry) -> tuple[Any, ...]:
 
 
 def _finding(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> Finding:
-    waiting = _waiting(stuck)
+    waiting = _waiting(stuck, dumps)
     others = {rank for rank in stuck.missing if _is_waiting_elsewhere(rank, stuck, dumps)}
     cause = _cause(stuck, bool(others))
     place = _place(stuck, waiting)
@@ -242,7 +259,8 @@ def _finding(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> Finding:
 
 def _is_waiting_elsewhere(rank: int, stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> bool:
     return any(
-        not entry.completed and (entry.group, entry.sequence) != (stuck.group, stuck.sequence)
+        not _is_done(entry, dumps[rank])
+        and (entry.group, entry.sequence) != (stuck.group, stuck.sequence)
         for entry in dumps[rank].entries
     )
 
