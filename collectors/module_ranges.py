@@ -43,6 +43,7 @@ class _Local(threading.local):
 _local = _Local()
 _current: ModuleRanges | None = None
 _original: Call = nn.Module.__call__
+_is_plain = False  # torch's own `__call__` only chooses: then the choice is made here, a call less
 _buried = False  # somebody patched over our patch: it stays, and passes calls on
 
 
@@ -58,12 +59,19 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not _local.inside:
         return trace.outermost(_original, self, args, kwargs)
     name = trace.names[id(self)]
+    inner: Any
+    if _is_plain:
+        inner = self._compiled_call_impl
+        if inner is None:
+            inner = self._call_impl
+    else:
+        inner = functools.partial(_original, self)
     if name:
         with trace.make_range(name):
-            return _original(self, *args, **kwargs)
+            return inner(*args, **kwargs)
     if name is None:
         _local.unnamed = True
-    return _original(self, *args, **kwargs)
+    return inner(*args, **kwargs)
 
 
 functools.update_wrapper(_call, _original)
@@ -136,10 +144,11 @@ def _keep_compiler_out() -> None:
 
 
 def _install(trace: ModuleRanges) -> None:
-    global _current, _original
+    global _current, _original, _is_plain
     current = nn.Module.__call__
     if current is not _call and (current is _original or not _buried):
         _original = current
+        _is_plain = torch_private.is_plain_module_call(current)
         nn.Module.__call__ = _call  # type: ignore[method-assign]
     _current = trace
 

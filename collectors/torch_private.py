@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -67,9 +67,24 @@ def private_interfaces() -> list[Interface]:
             "recomputed modules of a checkpoint count as calls of a root",
         ),
         Interface(
+            "torch.nn.Module._wrapped_call_impl",
+            is_plain_module_call(getattr(torch.nn.Module, "_wrapped_call_impl", print)),
+            "a call of a module under the hook takes one Python call more",
+        ),
+        Interface(
             "torch._C._dynamo.eval_frame.set_code_exec_strategy",
             _code_skipper() is not None,
             "torch.compile may compile the hook itself where it would have compiled nothing",
+        ),
+        Interface(
+            "torch.jit._builtins._get_builtin_table",
+            _builtin_table() is not None,
+            "calls of attention are not noted: refused kernels are told from shapes alone",
+        ),
+        Interface(
+            "torch.backends.cuda.can_use_flash_attention and its like",
+            bool(attention_questions()),
+            "why fused attention was refused is told from its arguments alone",
         ),
         Interface(
             "torch.profiler activity filters",
@@ -134,6 +149,15 @@ def graph_task_reader() -> Callable[[], int]:
     return getattr(torch._C, "_current_graph_task_id", _never_in_backward)
 
 
+def is_plain_module_call(function: Callable[..., Any]) -> bool:
+    """Whether this is torch's own `nn.Module.__call__`, and all that it does is to choose between
+    a module's compiled call and the other."""
+    own = getattr(torch.nn.Module, "_wrapped_call_impl", None)
+    code = getattr(function, "__code__", None)
+    names = () if code is None else code.co_names
+    return function is own and set(names) == {"_compiled_call_impl", "_call_impl"}
+
+
 def _code_skipper() -> Callable[[CodeType], None] | None:
     """A function that keeps the compiler from compiling a function of its own; it may still be
     traced as a part of another one. None where torch lacks it."""
@@ -178,3 +202,76 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_inner(constant)
+
+
+def _builtin_table() -> dict[int, str] | None:
+    try:
+        from torch.jit import _builtins
+
+        table: dict[int, str] = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    except (ImportError, AttributeError):
+        return None
+    return table
+
+
+def as_builtin(
+    patch: Callable[..., Any], original: Callable[..., Any]
+) -> Callable[[], None] | None:
+    """Let scripts take `patch` for the builtin it stands for; returns what ends that. None where
+    this torch offers no way, or the original is none of its builtins."""
+    table = _builtin_table()
+    name = None if table is None else table.get(id(original))
+    if table is None or name is None:
+        return None
+    table[id(patch)] = name
+    return lambda: _drop(table, id(patch))
+
+
+def _drop(table: dict[int, str], key: int) -> None:
+    table.pop(key, None)
+
+
+AttentionQuestion = Callable[[Any, bool], bool]
+
+
+@functools.cache
+def attention_questions() -> Mapping[str, AttentionQuestion]:
+    """For each fused attention whether it takes some parameters; asked with True it warns why
+    not. Empty where this torch answers none."""
+    questions = {
+        "flash": "can_use_flash_attention",
+        "efficient": "can_use_efficient_attention",
+        "cudnn": "can_use_cudnn_attention",
+    }
+    cuda = torch.backends.cuda
+    return {
+        backend: getattr(cuda, name) for backend, name in questions.items() if hasattr(cuda, name)
+    }
+
+
+def attention_parameters(call: Mapping[str, Any]) -> Any:
+    """The arguments of one attention as those questions take them; None where torch has no such
+    type, or the call passes through a transformation that hides its tensors."""
+    make = getattr(torch.backends.cuda, "SDPAParams", None)
+    if make is None or _is_transformed():
+        return None
+    plain = (
+        call["query"],
+        call["key"],
+        call["value"],
+        call.get("attn_mask"),
+        float(call.get("dropout_p", 0.0)),
+        bool(call.get("is_causal", False)),
+    )
+    try:
+        return make(*plain, bool(call.get("enable_gqa", False)))
+    except TypeError:  # torch before 2.5 knows no grouped queries
+        return make(*plain)
+
+
+def _is_transformed() -> bool:
+    """Whether a functorch transformation or a dispatch mode is active on this thread."""
+    functorch = getattr(torch._C, "_functorch", None)
+    peek = getattr(functorch, "peek_interpreter_stack", None)
+    modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return bool((peek is not None and peek() is not None) or (modes is not None and modes()))
