@@ -36,7 +36,7 @@ class WatchdogOptions:
         """From what `trace(watchdog=…)` takes: seconds, or a mapping with `directory` too."""
         if isinstance(given, WatchdogOptions):
             return given
-        values = dict(given) if isinstance(given, Mapping) else {"seconds": given}
+        values: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"seconds": given}
         try:
             options = cls(**{**values, "seconds": float(values["seconds"])})
         except (KeyError, TypeError, ValueError):
