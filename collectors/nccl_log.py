@@ -7,10 +7,14 @@ One file may hold several processes, and other text between; lines of the librar
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import shutil
+import socket
+import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
@@ -155,3 +159,53 @@ def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
         if read > MAX_BYTES:
             return
         yield line.decode("utf-8", "replace")
+
+
+class LiveNcclLog:
+    """The log of this process while a run is recorded.
+
+    NCCL writes it when its first communicator is made. A log that the program asked for itself is
+    taken where it lies; else one is asked for, into a temporary folder, where the process is one
+    of several ranks. The environment is as it was after `stop`.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._folder: Path | None = None
+        self._set: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Ask for a log where nobody did."""
+        environment = self._environment
+        world = environment.get("WORLD_SIZE", "1")
+        alone = not world.isdigit() or int(world) < 2
+        if alone or "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
+            return
+        self._folder = Path(tempfile.mkdtemp(prefix="tracer-nccl-"))
+        file = str(self._folder / "nccl.%p.log")
+        self._set = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": file}
+        environment.update(self._set)
+
+    def stop(self) -> None:
+        """Take back what was set."""
+        for name, value in self._set.items():
+            if self._environment.get(name) == value:
+                del self._environment[name]
+
+    def save(self, directory: Path, rank: int | None) -> Path | None:
+        """Copy the log into a directory, under a name that says the rank; None where there is
+        none."""
+        pattern = self._set.get("NCCL_DEBUG_FILE") or self._environment.get("NCCL_DEBUG_FILE", "")
+        host = socket.gethostname()
+        written = Path(pattern.replace("%p", str(os.getpid())).replace("%h", host))
+        if not pattern or not written.is_file() or not written.stat().st_size:
+            return None
+        owner = f"rank{rank}" if rank is not None else f"pid{os.getpid()}"
+        directory.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copyfile(written, directory / f"nccl_debug.{owner}.log"))
+
+    def close(self) -> None:
+        """Remove the temporary folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None

@@ -38,12 +38,16 @@ class WatchdogOptions:
             return given
         values: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"seconds": given}
         try:
-            options = cls(**{**values, "seconds": float(values["seconds"])})
+            seconds = float(values.pop("seconds"))
+            directory = str(values.pop("directory", DEFAULT_DIRECTORY))
+            if values:
+                raise ValueError(f"unknown: {', '.join(values)}")
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 f"watchdog={given!r}: give seconds, or seconds and directory, for example "
                 "watchdog=120 or watchdog={'seconds': 120, 'directory': 'hang'}"
             ) from None
+        options = cls(seconds, directory)
         if options.seconds <= 0:
             raise UsageError(f"watchdog={given!r}: a step takes more than no time")
         return options
