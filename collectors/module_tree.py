@@ -257,6 +257,10 @@ class ModuleTree:
         inner = unwrap(module)
         return self._known.get(id(inner)) or ModuleRecord("", type_name(inner))
 
+    def record_by_id(self, key: int) -> ModuleRecord | None:
+        """What is known of the module with this `id`, while it lives."""
+        return self._known.get(key)
+
     def called_names(self) -> set[str]:
         """Range names of the modules that have a `forward` to call, as they are known now."""
         names = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))

@@ -31,6 +31,7 @@ from tracer.capture_notes import (
 )
 from tracer.collectors import device_steps, torch_private
 from tracer.collectors.announced_steps import Announced, Step, StepLog
+from tracer.collectors.compile_events import CompileEvents
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
 from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from tracer.recorder import Detail
 
 _log = logging.getLogger("tracer")
+
+Source = Collections | Children | DeviceMetrics | WaitLines | GraphCaptures | CompileEvents
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Capture:
         self._session: ProfilerSession | None = None
         self._ranges: ModuleRanges | None = None
         self._device_steps: DeviceSteps | None = None
-        self._sources: list[Collections | Children | DeviceMetrics | WaitLines | GraphCaptures] = []
+        self._sources: list[Source] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._ended = False
@@ -167,6 +170,8 @@ class Capture:
             self._sources.append(DeviceMetrics())
         if self._options.detail in ("modules", "full"):
             self._sources += [WaitLines(), GraphCaptures()]
+            if self._ranges is not None:
+                self._sources.append(CompileEvents(self._ranges.tree, self._ranges.make_range))
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 source.start()
@@ -376,6 +381,8 @@ class Capture:
                 elif isinstance(source, GraphCaptures):
                     recorded.captures = source.count
                     recorded.node_annotations = source.annotations
+                elif isinstance(source, CompileEvents):
+                    recorded.tables.update(source.tables)
                 elif isinstance(source, Children):
                     recorded.children = source.pids
                 else:

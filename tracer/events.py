@@ -191,6 +191,20 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "line": "int64",
             "function": "text",
         },
+        # Live only. Calls of scaled_dot_product_attention, right before each. arguments: JSON
+        # object; refused: JSON object, backend -> what the framework has against them, "" where it
+        # was not asked.
+        "attention_calls": {
+            "time_ns": "int64",
+            "thread": "int64",
+            "arguments": "text",
+            "refused": "text",
+            "file": "text",
+            "line": "int64",
+            "function": "text",
+        },
+        # Live only. Warnings and log lines of the frameworks about slower ways; time_ns: the first.
+        "warnings": {"time_ns": "int64", "source": "text", "message": "text", "count": "int64"},
         # Live only. Automatic collections of Python's garbage collector.
         "collections": {"start_ns": "int64", "end_ns": "int64", "generation": "int32"},
         # Graphs whose capture was seen. origin: "" for one in this recording, else where it was
@@ -227,7 +241,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "graph_annotations": {"event": "int64", "annotation": "text"},
         # Live only. Graphs of the compiler that ran. key: as in the range `## Call CompiledFxGraph
         # <key> ##`; backward 1 for one of the backward pass; basis: what told the modules of its
-        # kernels (provenance, source nodes, parameters), "" nothing did; origin as above.
+        # kernels (provenance, source nodes, parameters), "" nothing did; root: the module whose
+        # frame was compiled, whose like may run the same code.
         "compiled_graphs": {
             "graph": "int64",
             "key": "text",
@@ -235,7 +250,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "backward": "int32",
             "file": "text",
             "basis": "text",
-            "origin": "text",
+            "root": "text",
+            "root_type": "text",
         },
         # What such a graph calls, in order. form: generated, extern. operators: JSON list of texts.
         "compiled_calls": {
@@ -245,12 +261,14 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "form": "text",
             "operators": "text",
         },
-        # Modules that a call computes for, one row each; they share its time equally.
+        # Modules that a call computes for, one row each; they share its time equally. operators:
+        # what the call does for the module, JSON list. call -1: a module around others.
         "compiled_modules": {
             "graph": "int64",
             "call": "int64",
             "path": "text",
             "type": "text",
+            "operators": "text",
         },
         # Live only. What the compiler did. kind: compile, recompile, graph_break, cudagraph_skip.
         # reason: first line of the compiler's own words; end_ns equals start_ns for an instant.

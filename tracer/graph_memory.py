@@ -47,12 +47,15 @@ def settle(read: Callable[[], object] | None = None) -> None:
 def with_known_graphs(trace: Trace) -> Trace:
     """The trace with the maps of its own captures, which are remembered, and with those
     remembered before where it replays graphs."""
+    captures = _has_call(trace, "StreamBeginCapture")
+    known = list(_maps) if _has_call(trace, "GraphLaunch") else []
+    if not captures and not known:
+        return trace
     from tracer.analyzers.graph_maps import map_captures, with_maps
 
-    known = list(_maps)
-    if _has_call(trace, "GraphLaunch") and known:
+    if known:
         trace = with_maps(trace, [(ORIGIN, tables) for tables in known])
-    if not _has_call(trace, "StreamBeginCapture"):
+    if not captures:
         return trace
     own = map_captures(trace)
     _remember(own)

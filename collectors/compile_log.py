@@ -1,0 +1,118 @@
+"""What the compiler says of itself in torch's structured log: compilations, recompilations, graph
+breaks with the user's line, CUDA graphs that it skipped."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tracer.events import SIDE_TABLES, make_table
+
+LOGGER = "torch.__trace"
+_BREAK = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\s*$", re.M)
+_REASON = re.compile(r"Graph Break Reason: *(?P<reason>.*)", re.S)
+# Dynamo puts what it was doing before what went wrong.
+_ATTEMPT = re.compile(r"Encountered graph break when attempting to trace .*", re.S)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
+
+
+class CompileEvent(NamedTuple):
+    """A row of the table `compile_events`."""
+
+    kind: str
+    start_ns: int
+    end_ns: int
+    compile_id: str
+    reason: str
+    file: str
+    line: int
+    function: str
+
+
+class CompileLog(logging.Handler):
+    """Keeps the events; costs something only while code is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.events: list[CompileEvent] = []
+
+    def start(self) -> None:
+        logging.getLogger(LOGGER).addHandler(self)
+
+    def close(self) -> None:
+        logging.getLogger(LOGGER).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Read a record of torch; others have no `metadata`."""
+        metadata = getattr(record, "metadata", None)
+        if not isinstance(metadata, Mapping):
+            return
+        try:
+            self._read(metadata, getattr(record, "payload", None), round(record.created * 1e9))
+        except (AttributeError, TypeError, ValueError):  # a form of a later torch
+            return
+
+    def _read(self, metadata: Mapping[str, Any], payload: Any, now_ns: int) -> None:
+        artifact = metadata.get("artifact")
+        name = artifact.get("name") if isinstance(artifact, Mapping) else None
+        if name == "dynamo_graph_break_reason":
+            self.events.append(_graph_break(str(payload), _compile_id(metadata), now_ns))
+        metrics = metadata.get("compilation_metrics")
+        if isinstance(metrics, Mapping):
+            self.events += _compilations(metrics, now_ns)
+
+    def table(self) -> pd.DataFrame:
+        """The table `compile_events`, in order of time."""
+        rows = sorted(self.events, key=lambda event: event.start_ns)
+        columns = zip(*rows, strict=True) if rows else ([] for _ in CompileEvent._fields)
+        values = dict(zip(CompileEvent._fields, map(list, columns), strict=True))
+        return make_table(SIDE_TABLES["compile_events"], values)
+
+
+def _compile_id(metadata: Mapping[str, Any]) -> str:
+    frame, number = metadata.get("frame_id"), metadata.get("frame_compile_id")
+    return "" if frame is None or number is None else f"{frame}/{number}"
+
+
+def _graph_break(text: str, compile_id: str, now_ns: int) -> CompileEvent:
+    place = _BREAK.search(text)
+    said = _REASON.search(text)
+    reason = _first_line(said["reason"] if said else text)
+    file, line = (place["file"], int(place["line"])) if place else ("", -1)
+    frames = [m for m in _FRAME.finditer(text) if m["file"] == file and int(m["line"]) == line]
+    function = frames[-1]["function"] if frames else ""
+    return CompileEvent("graph_break", now_ns, now_ns, compile_id, reason, file, line, function)
+
+
+def _first_line(text: str) -> str:
+    """The sentence that says what went wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if not _ATTEMPT.match(line)]
+    return (telling or lines or [""])[0]
+
+
+def _compilations(metrics: Mapping[str, Any], now_ns: int) -> list[CompileEvent]:
+    """A compilation, and what its metrics say besides."""
+    start_us, took_us = metrics.get("start_time_us"), metrics.get("duration_us")
+    start_ns = now_ns if start_us is None else int(start_us) * 1000
+    end_ns = now_ns if took_us is None else start_ns + int(took_us) * 1000
+    compile_id = str(metrics.get("compile_id") or "")
+    place = (
+        str(metrics.get("co_filename") or ""),
+        int(metrics.get("co_firstlineno") or -1),
+        str(metrics.get("co_name") or ""),
+    )
+    again, skipped = metrics.get("recompile_reason"), metrics.get("cudagraph_skip_reason")
+    out = []
+    if not metrics.get("is_runtime"):  # what compiled code sets up when it first runs
+        reason = _first_line(str(again or "")).partition("  #")[0].strip()
+        kind = "recompile" if again else "compile"
+        out.append(CompileEvent(kind, start_ns, end_ns, compile_id, reason, *place))
+    if skipped:
+        words = _first_line(str(skipped))
+        out.append(CompileEvent("cudagraph_skip", end_ns, end_ns, compile_id, words, *place))
+    return out
