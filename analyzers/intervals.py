@@ -149,8 +149,11 @@ def lookup(keys: Longs, wanted: Longs) -> Longs:
 def take(values: Longs, at: Longs) -> Longs:
     """`values[at]`, and -1 where `at` is -1; `values` may be empty."""
     if not values.size:
-        return np.full(at.shape, NONE, dtype=np.int64)
-    return np.where(at == NONE, NONE, values[np.maximum(at, 0)])
+        return np.full(at.shape, NONE, dtype=values.dtype)
+    # -1 is a valid index too: gather all, then put the misses right.
+    taken: Longs = values[at]
+    taken[at == NONE] = NONE
+    return taken
 
 
 def merged_times(*runs: Longs) -> Longs:
