@@ -18,6 +18,7 @@ _CODE = {bucket: code for code, bucket in enumerate(BUCKETS)}
 NORMS = b"NBFU"  # U: a norm made of several kernels
 _HEAVY = b"GM"
 _ANCHORS = b"AMR"
+EXPERT_SIGNS = b"MRTx"  # their work, and how tokens are routed to them
 # Norms written out in element-wise kernels, around the mean of a square. A cast may come first: one
 # only, or the rotary table before the first norm would be eaten. The weight follows, cast or not.
 _UNFUSED_NORM = re.compile(
@@ -236,7 +237,7 @@ def _to_the_next(
 def shape_of(units: Units, span: Span) -> bytes:
     """What makes one FFN like another: experts, or the order of its products and activations."""
     letters = units.letters[span[0] : span[1] + 1]
-    if any(letter in b"MRTx" for letter in letters):
+    if any(letter in EXPERT_SIGNS for letter in letters):
         return b"experts"
     return bytes(letter for letter in letters if letter in b"GAm")
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from tracer.analyzers.layer_blocks import LEFT, NORMS, Blocks, Cluster, Units, label, layers_end
+from tracer.analyzers.layer_blocks import (
+    EXPERT_SIGNS,
+    LEFT,
+    NORMS,
+    Blocks,
+    Cluster,
+    Units,
+    label,
+    layers_end,
+)
 
 _NORM = label("other", "norm")
 _RESIDUAL = label("other", "residual")
@@ -151,7 +160,7 @@ def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
 def _shared_experts(painter: Painter, first: int, last: int) -> None:
     """Of the sums after experts only the last is the residual; one before adds shared experts."""
     letters = painter.units.letters
-    if not any(letter in b"MRTx" for letter in letters[first : last + 1]):
+    if not any(letter in EXPERT_SIGNS for letter in letters[first : last + 1]):
         return
     for place in range(last + 1, len(letters) - 1):
         if letters[place : place + 2] != b"DD":

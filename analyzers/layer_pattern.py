@@ -97,6 +97,7 @@ class Cutter:
         return self.soft_split(text)
 
     def soft_split(self, text: bytes) -> tuple[int, int] | None:
+        """The same by what ran: an embedding gather, a chosen token, a loss, convolutions."""
         chosen = _CHOICE.match(text) if self.choices else None
         start = chosen.end() if chosen else 0
         gather = text.find(b"E", start) if chosen else _gather(text)
@@ -133,6 +134,7 @@ class Solver:
 
     @cached_property
     def cores(self) -> list[tuple[int, int]]:
+        """First kernel and end of each attention core or scan."""
         return [match.span() for match in _CORE.finditer(self.text)]
 
     @cached_property
@@ -266,11 +268,13 @@ class Assembly:
         return [*out, *self.closing(text[solver.cores[-1][1] :])]
 
     def opening(self, text: bytes) -> list[Painted]:
+        """What comes before the first core."""
         split = self.solver.cutter.split(text, 0)
         start = split[1] if split else 0
         return [_left(start), self.begin(text[start:], 0)]
 
     def closing(self, text: bytes) -> list[Painted]:
+        """What comes after the last core."""
         split = self.solver.cutter.split(text, len(self.solver.text) - len(text))
         if split is None:
             return [self.end(text, -1)]
@@ -279,6 +283,7 @@ class Assembly:
         return [self.end(text[:stop], -1), _left(start - stop), begun]
 
     def gap(self, place: int) -> list[Painted]:
+        """What lies between two cores: one piece, or the end of a pass and the begin of the next."""
         start, stop = self.solver.between[place]
         text, split = self.solver.text[start:stop], self.solver.splits[place]
         if split is None:
@@ -291,19 +296,23 @@ class Assembly:
         ]
 
     def core(self, text: bytes) -> Painted:
+        """A core."""
         return self._once(("core", text, "", ""), lambda: paint_core(text))
 
     def whole(self, text: bytes, place: int) -> Painted:
+        """A piece between two cores of one pass."""
         before, after = self.solver.kinds[place : place + 2]
         key = ("whole", text, before, after)
         return self._once(key, lambda: paint_between(text, before, after, self.solver.templates))
 
     def end(self, text: bytes, place: int) -> Painted:
+        """The end of a pass after the core at `place`."""
         before = self.solver.kinds[place]
         key = ("end", text, before, "")
         return self._once(key, lambda: paint_end(text, before, self.solver.templates))
 
     def begin(self, text: bytes, place: int) -> Painted:
+        """The begin of a pass before the core at `place`."""
         after = self.solver.kinds[place]
         key = ("begin", text, "", after)
         return self._once(key, lambda: paint_begin(text, after, self.solver.templates))
