@@ -283,7 +283,7 @@ class Assembly:
         return [self.end(text[:stop], -1), _left(start - stop), begun]
 
     def gap(self, place: int) -> list[Painted]:
-        """What lies between two cores: one piece, or the end of a pass and the begin of the next."""
+        """What lies between two cores: a piece, or the end of a pass and the begin of the next."""
         start, stop = self.solver.between[place]
         text, split = self.solver.text[start:stop], self.solver.splits[place]
         if split is None:
