@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import tempfile
+import weakref
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -171,7 +172,6 @@ class LiveNcclLog:
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
         self._environment = os.environ if environment is None else environment
-        self._folder: Path | None = None
         self._set: dict[str, str] = {}
 
     def start(self) -> None:
@@ -181,8 +181,10 @@ class LiveNcclLog:
         alone = not world.isdigit() or int(world) < 2
         if alone or "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
             return
-        self._folder = Path(tempfile.mkdtemp(prefix="tracer-nccl-"))
-        file = str(self._folder / "nccl.%p.log")
+        folder = tempfile.mkdtemp(prefix="tracer-nccl-")
+        # The library keeps its file open; what was not saved is nobody's after this.
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        file = str(Path(folder) / "nccl.%p.log")
         self._set = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": file}
         environment.update(self._set)
 
@@ -203,9 +205,3 @@ class LiveNcclLog:
         owner = f"rank{rank}" if rank is not None else f"pid{os.getpid()}"
         directory.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copyfile(written, directory / f"nccl_debug.{owner}.log"))
-
-    def close(self) -> None:
-        """Remove the temporary folder."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None

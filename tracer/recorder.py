@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from tracer.collectors.nccl_log import LiveNcclLog
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Recording:
         self._running = False
         self._trace: Trace | None = None
         self._analysis: Analysis | None = None
+        self._nccl_log = LiveNcclLog()
 
     def __enter__(self) -> Recording:
         self.start(sys._getframe(1))
@@ -122,6 +124,7 @@ class Recording:
         self._capture = Capture(
             _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
         )
+        self._nccl_log.start()
         self._capture.start(None if self._model is None else self._model())
         self._running = True
         self._capture.attempt("the context of the run", self._find_context)
@@ -152,6 +155,7 @@ class Recording:
         if self._capture is None or not self._running:
             return
         self._running = False
+        self._nccl_log.stop()
         self._capture.stop(error)
         if self._capture.forked:
             return
@@ -225,10 +229,16 @@ class Recording:
         return Report(self.analysis)
 
     def save(self, path: str | Path) -> None:
-        """Keep the run in a directory that `tracer report`, `open` and `diff` read."""
+        """Keep the run in a directory that `tracer report`, `open` and `diff` read. The ranks of
+        one job can give the same directory: each has a run of its own in it, for `tracer ranks`."""
+        from tracer.rank_store import rank_directory
         from tracer.store import save_run
 
-        save_run(self.trace, path)
+        target = rank_directory(self.trace.meta, path)
+        save_run(self.trace, target)
+        if target != Path(path) and self._capture is not None:
+            rank = self.trace.meta.rank
+            self._capture.attempt("the log of NCCL", self._nccl_log.save, Path(path), rank)
 
     def export_otlp(self, *args: Any, **kwargs: Any) -> Any:
         """Send the run to an OpenTelemetry collector, such as Jaeger."""
