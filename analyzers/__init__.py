@@ -14,9 +14,10 @@ from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
 from tracer.analyzers.rules_comm import judge_communication
 from tracer.analyzers.rules_gaps import judge_gaps
-from tracer.analyzers.rules_matmul import judge_matmul, judge_quantized
+from tracer.analyzers.rules_matmul import judge_matmul
 from tracer.analyzers.rules_moe import judge_moe
 from tracer.analyzers.rules_placement import judge_placement
+from tracer.analyzers.rules_quantized import judge_quantized
 from tracer.analyzers.rules_sync import judge_allocator, judge_waits
 from tracer.events import Trace
 

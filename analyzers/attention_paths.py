@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.analyzers.arguments import Arguments
 from tracer.analyzers.attribution import Work
-from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, take
 
 MATH, UNFUSED = "math", "unfused"
 _SDPA = re.compile(r"aten::scaled_dot_product_attention$")
@@ -23,6 +22,7 @@ _FUSED = {
     "flex": re.compile(r"flex_attention"),
 }
 _BATCHED_PRODUCT = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
+_SOFTMAX = ("aten::_softmax", "aten::softmax", "aten::_masked_softmax", "aten::_safe_softmax")
 # Elementwise work that may stand between the products and the softmax of one attention: scale,
 # mask, cast, dropout; and reductions of a softmax that is itself written out.
 _REACH = 10
@@ -30,8 +30,8 @@ _REACH = 10
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One attention that took a slow path. rows: its work; operator: the call that asked for it,
-    -1 for a chain without one; after: -1, or the row of work it begins with."""
+    """One attention that took a slow path. rows: its work, the forward first; operator: the call
+    that asked for it, -1 for a chain without one."""
 
     backend: str
     operator: int
@@ -39,11 +39,12 @@ class AttentionCall:
 
 
 def math_calls(work: Work) -> list[AttentionCall]:
-    """Calls of scaled_dot_product_attention that ran the math path, forward and backward apart."""
+    """Calls of scaled_dot_product_attention that ran the math path, each with its backward."""
     trace, host = work.trace, work.host
     named = trace.names_matching(lambda name: _MATH.match(name) is not None)[trace.name_codes]
     around = host.outermost(named & host.of_kind("operator"))
     site = take(around, np.where(work.site == NONE, work.operator, work.site))
+    site = np.where(site == NONE, take(around, work.forward), site)
     rows = np.flatnonzero(site != NONE)
     order = rows[np.argsort(site[rows], kind="stable")]
     bounds = np.flatnonzero(np.diff(site[order])) + 1
@@ -52,20 +53,50 @@ def math_calls(work: Work) -> list[AttentionCall]:
 
 
 def unfused_calls(work: Work, excluded: NDArray[np.bool_]) -> list[AttentionCall]:
-    """Chains of product, softmax, product in the order of launch: attention written by hand."""
+    """Chains of product, softmax, product in the order of launch: attention written by hand, each
+    with its backward."""
     order = _launch_order(work)
-    product, softmax, selects = _letters(work)
+    letters, arguments = _letters(work), Arguments(work.trace)
     chains = []
     sequence = order[~excluded[order]]
-    for place in np.flatnonzero(softmax[sequence]).tolist():
-        first = _product_before(sequence, place, product)
-        last = _product_after(sequence, place, product, selects)
-        if first is None or last is None:
+    for place in np.flatnonzero(letters.softmax[sequence]).tolist():
+        first = _product_before(sequence, place, letters)
+        last = _product_after(sequence, place, letters)
+        if first is None or last is None or not _in_one_block(work, sequence[[first, last]]):
             continue
-        if _shapes_agree(work, sequence[[first, place, last]]):
-            rows = sequence[first : last + 1]
+        if _shapes_agree(work, arguments, sequence[[first, place, last]]):
+            rows = sequence[first : _end_of_product(work, sequence, last)]
             chains.append(AttentionCall(UNFUSED, int(work.operator[sequence[place]]), rows))
-    return chains
+    return _with_backward(work, chains)
+
+
+def _with_backward(work: Work, chains: list[AttentionCall]) -> list[AttentionCall]:
+    """The chains with the work that computes the gradients of their operators."""
+    behind = np.flatnonzero(work.forward != NONE)
+    if not behind.size or not chains:
+        return chains
+    outer = work.host.outer_operator
+    chain_of = np.full(outer.size, NONE, dtype=np.int64)
+    asked = take(outer, np.where(work.forward == NONE, work.operator, NONE))
+    total = np.bincount(asked[asked != NONE], minlength=outer.size)
+    for number, chain in enumerate(chains):
+        own, counts = np.unique(asked[chain.rows], return_counts=True)
+        # An operator that holds more than the chain, such as compiled code, tells nothing.
+        whole = own[(own != NONE) & (counts == total[np.maximum(own, 0)])]
+        chain_of[whole] = number
+    mine = take(chain_of, take(outer, work.forward[behind]))
+    return [
+        replace(chain, rows=np.concatenate([chain.rows, behind[mine == number]]))
+        for number, chain in enumerate(chains)
+    ]
+
+
+def _in_one_block(work: Work, products: Longs) -> bool:
+    """Whether two products ran in one module, or in children of one; true where none is known."""
+    first, last = work.module[products].tolist()
+    if NONE in (first, last):
+        return True
+    return bool(set(work.tree.ancestors(first)[:2]) & set(work.tree.ancestors(last)[:2]))
 
 
 def _launch_order(work: Work) -> Longs:
@@ -77,66 +108,88 @@ def _launch_order(work: Work) -> Longs:
     return ordered
 
 
-def _letters(work: Work) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Whether each piece of work is a product that can belong to attention, a softmax, a choice of
-    the largest. With operators recorded a product must be batched."""
+@dataclass(frozen=True)
+class _Letters:
+    """What each piece of work can be in a chain."""
+
+    product: NDArray[np.bool_]
+    softmax: NDArray[np.bool_]
+    breaks: NDArray[np.bool_]  # stands in no chain
+    ends: NDArray[np.bool_]  # nor after its softmax
+
+
+# A router's or a sampler's softmax is followed by a choice, and layers are apart by their norms.
+_BREAKING = frozenset(
+    {
+        "TOPK", "ROUTER", "MOE", "NORM", "NORM_ADD", "RSQRT", "CORE", "SCAN", "GLU", "ACT", "COMM",
+        "LOSS", "OPT", "SAMPLE", "ARGMAX", "SORT", "CONV",
+    }
+)  # fmt: skip
+# The position bias of a T5 is looked up between the first product and the softmax.
+_ENDING = _BREAKING | {"EMB"}
+
+
+def _letters(work: Work) -> _Letters:
+    """Products, softmaxes and what cannot lie between. With operators recorded a product must be
+    batched."""
     trace = work.trace
-    tokens = np.array([name.token for name in work.names], dtype=object)[work.name_code]
+    tokens = np.array([name.token for name in work.names], dtype=object)
     operators = take(trace.name_codes.astype(np.int64), work.operator)
     known = operators != NONE
     batched = trace.names_matching(lambda name: name in _BATCHED_PRODUCT)
-    product = (tokens == "GEMM") & (~known | batched[np.maximum(operators, 0)])
-    named_softmax = trace.names_matching(lambda n: n in ("aten::_softmax", "aten::softmax"))
-    softmax = (tokens == "SOFTMAX") | (known & named_softmax[np.maximum(operators, 0)])
+    product = (tokens == "GEMM")[work.name_code] & (~known | batched[np.maximum(operators, 0)])
+    named_softmax = trace.names_matching(lambda name: name in _SOFTMAX)
+    softmax = (tokens == "SOFTMAX")[work.name_code] | (
+        known & named_softmax[np.maximum(operators, 0)]
+    )
     if work.cpu_only:
         product = known & batched[np.maximum(operators, 0)]
-    return product, softmax, tokens == "TOPK"
+    breaks, ends = (
+        np.array([token in refused for token in tokens], dtype=bool)[work.name_code]
+        for refused in (_BREAKING, _ENDING)
+    )
+    return _Letters(product, softmax, breaks & ~softmax, ends & ~softmax)
 
 
-def _product_before(sequence: Longs, place: int, product: NDArray[np.bool_]) -> int | None:
+def _product_before(sequence: Longs, place: int, letters: _Letters) -> int | None:
     for at in range(place - 1, max(place - _REACH, -1), -1):
-        if product[sequence[at]]:
+        if letters.product[sequence[at]]:
             return at
-    return None
-
-
-def _product_after(
-    sequence: Longs, place: int, product: NDArray[np.bool_], selects: NDArray[np.bool_]
-) -> int | None:
-    """A router's softmax is followed by a choice of experts, attention's by a product."""
-    for at in range(place + 1, min(place + _REACH, sequence.size)):
-        if selects[sequence[at]]:
+        if letters.breaks[sequence[at]]:
             return None
-        if product[sequence[at]]:
-            return at
     return None
 
 
-def _shapes_agree(work: Work, rows: Longs) -> bool:
+def _product_after(sequence: Longs, place: int, letters: _Letters) -> int | None:
+    for at in range(place + 1, min(place + _REACH, sequence.size)):
+        if letters.product[sequence[at]]:
+            return at
+        if letters.ends[sequence[at]]:
+            return None
+    return None
+
+
+def _end_of_product(work: Work, sequence: Longs, last: int) -> int:
+    """Behind the last product and what its operator launched after it."""
+    end, operator = last + 1, int(work.operator[sequence[last]])
+    while operator != NONE and end < sequence.size and work.operator[sequence[end]] == operator:
+        end += 1
+    return end
+
+
+def _shapes_agree(work: Work, arguments: Arguments, rows: Longs) -> bool:
     """Where shapes are recorded: the softmax runs over what the first product made, and the second
     takes what the softmax made. Without shapes nothing speaks against it."""
-    first, softmax, last = (_dims_of(work, int(row)) for row in rows)
-    if not first or not softmax or not last or len(first) < 2:
+    first, softmax, last = (
+        tuple(filter(None, arguments.shapes(row)))
+        for row in arguments.rows(work.operator[rows]).tolist()
+    )
+    if len(first) < 2 or not softmax or len(last) < 2:
         return True
-    if len(first[-1]) < 2 or len(softmax[0]) < 2 or len(last) < 2:
+    made, scores, weights = first[-2:], softmax[0], last[-2]
+    if any(len(shape) < 2 for shape in (*made, scores, weights)):
         return True
-    scores = softmax[0]
-    made = first[-2][-2] if len(first[-2]) > 1 else -1, first[-1][-1]
-    takes = [operand for operand in last if len(operand) > 1][-2:]
-    return made == (scores[-2], scores[-1]) and bool(takes) and takes[0][-1] == scores[-1]
-
-
-def _dims_of(work: Work, row: int) -> list[list[int]]:
-    """Shapes of the operator that launched a piece of work; empty when not recorded."""
-    table = work.trace.table("shapes")
-    found = int(lookup(table["event"].to_numpy(), work.operator[[row]])[0])
-    if found == NONE:
-        return []
-    try:
-        dims = json.loads(str(table["input_shapes"].iloc[found]))
-    except ValueError:
-        return []
-    return [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
+    return (made[0][-2], made[1][-1]) == scores[-2:] and weights[-1] == scores[-1]
 
 
 def slow_rows(work: Work) -> tuple[list[AttentionCall], NDArray[np.bool_]]:
@@ -164,70 +217,3 @@ def fused_backends(work: Work) -> dict[str, Longs]:
         if (calls != NONE).any():
             out[backend] = calls[calls != NONE]
     return out
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Arguments of one call of scaled_dot_product_attention; None: not recorded."""
-
-    query: tuple[int, ...]
-    key: tuple[int, ...]
-    dtype: str
-    masked: bool
-    causal: bool
-    grouped: bool | None  # enable_gqa
-
-    @property
-    def score_elements(self) -> int:
-        """Elements of the score matrix: batch x heads x queries x keys."""
-        *outer, queries, _ = self.query
-        return int(np.prod(outer, dtype=np.int64)) * queries * self.key[-2]
-
-
-def signature_of(work: Work, event: int) -> Signature | None:
-    """The recorded arguments of the attention call around an event."""
-    trace, host = work.trace, work.host
-    table = trace.table("shapes")
-    recorded = table["event"].to_numpy()
-    row, found = event, NONE
-    while row != NONE and found == NONE:
-        if "scaled_dot_product" in trace.names[trace.name_codes[row]]:
-            found = int(lookup(recorded, np.array([row]))[0])
-        row = int(host.parent[row])
-    return None if found == NONE else _parse(dict(table.iloc[found]))
-
-
-def _parse(row: dict[Any, Any]) -> Signature | None:
-    try:
-        dims = json.loads(row["input_shapes"])
-        types = json.loads(row["input_types"] or "[]")
-        values = json.loads(row["concrete_inputs"] or "[]")
-        query, key = tuple(map(int, dims[0])), tuple(map(int, dims[1]))
-    except (ValueError, TypeError, IndexError):
-        return None
-    if len(query) < 3 or len(key) < 3:
-        return None
-    return Signature(
-        query,
-        key,
-        str(types[0]) if types else "",
-        len(dims) > 3 and bool(dims[3]),
-        len(values) > 5 and str(values[5]).lower() == "true",
-        str(values[7]).lower() == "true" if len(values) > 7 else None,
-    )
-
-
-def refusals(signature: Signature) -> list[str]:
-    """Why the fused backends refuse these arguments, as far as arguments tell."""
-    reasons = []
-    if signature.dtype in ("float", "double"):
-        reasons.append(f"dtype {'float32' if signature.dtype == 'float' else 'float64'}")
-    if signature.query[-1] > 256:
-        reasons.append(f"head size {signature.query[-1]} is above 256")
-    if len(signature.query) == 4 and signature.query[-3] != signature.key[-3]:
-        heads = f"{signature.query[-3]} query heads, {signature.key[-3]} key heads"
-        how = "enable_gqa" if signature.grouped else "grouped without enable_gqa"
-        reasons.append(f"{heads} ({how})")
-    if signature.masked:
-        reasons.append("a mask is given (flash takes none)")
-    return reasons

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.framework_words import quoted
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.analyzers.judging import milliseconds, ratio_of, severity_of, verdict
 from tracer.analyzers.pipeline import Context
 from tracer.analyzers.places import Places, folded
+from tracer.events import Note
 from tracer.findings import Check, Finding, Where
 
 # Operators that compute: on a GPU each launches something.
@@ -34,12 +36,16 @@ def judge_placement(context: Context, analysis: Analysis) -> RuleResult:
     if not analysis.accounted or analysis.cpu_only:
         reason = analysis.breakdown_reason or "no device was recorded"
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
-    findings = _on_cpu(context, analysis) + _repeated(context, analysis)
-    return RuleResult(tuple(findings), tuple(verdict(rule, findings) for rule in rules))
+    findings: tuple[Finding, ...] = (*_on_cpu(context, analysis), *_repeated(context, analysis))
+    notes: tuple[Note, ...] = ()
+    for rule in rules:
+        findings, more = quoted(context.work.trace, rule, findings)
+        notes += more
+    return RuleResult(findings, tuple(verdict(rule, findings) for rule in rules), notes)
 
 
 def _on_cpu(context: Context, analysis: Analysis) -> list[Finding]:
-    """Outermost computing operators in a step that launch nothing and take notable time."""
+    """Outermost computing operators inside a forward that launch nothing and take notable time."""
     rows = _idle_computation(context)
     trace = context.work.trace
     places = Places(context.work)
@@ -71,12 +77,43 @@ def _idle_computation(context: Context) -> Longs:
     holds = np.zeros(outer.size, dtype=bool)
     holders = take(outer, np.flatnonzero(host.of_kind("runtime")))
     holds[holders[holders != NONE]] = True
-    captured = take(host.backward_node, rows) != NONE
+    backward = take(host.backward_node, rows) != NONE
     starts = trace.start_ns[rows]
     begin, end = context.plan.window
-    inside = (starts >= begin) & (starts < end)
-    found: Longs = rows[~holds[rows] & ~captured & inside]
+    inside = (starts >= begin) & (starts < end) & _in_forward(context, rows)
+    found: Longs = rows[~holds[rows] & ~backward & inside]
     return found
+
+
+def _in_forward(context: Context, rows: Longs) -> NDArray[np.bool_]:
+    """On a thread that launches, and in a module where there are any; else after the step has
+    launched something, which leaves out the preparation of its input."""
+    work = context.work
+    thread = work.trace.events["thread"].to_numpy()
+    compute = (work.work_class == 0) & (work.launch != NONE)
+    launching: NDArray[np.bool_] = np.isin(thread[rows], np.unique(thread[work.launch[compute]]))
+    if work.tree.paths:
+        inside: NDArray[np.bool_] = work.tree.of_event[rows] != NONE
+        return launching & inside
+    steps = _step_at(context, work.trace.start_ns[rows])
+    begun = _first_launch(context)[np.maximum(steps, 0)]
+    after: NDArray[np.bool_] = (steps >= 0) & (work.trace.start_ns[rows] > begun)
+    return launching & after
+
+
+def _step_at(context: Context, times: Longs) -> Longs:
+    starts = np.array([step.start_ns for step in context.plan.host])
+    return np.searchsorted(starts, times, side="right") - 1
+
+
+def _first_launch(context: Context) -> Longs:
+    """When each step launched its first compute."""
+    work = context.work
+    first = np.full(len(context.plan.host), np.iinfo(np.int64).max)
+    compute = (work.work_class == 0) & (context.plan.work_step != NONE)
+    starts = work.trace.start_ns[np.maximum(work.launch, 0)]
+    np.minimum.at(first, context.plan.work_step[compute], starts[compute])
+    return first
 
 
 def _cpu_finding(
@@ -92,7 +129,12 @@ def _cpu_finding(
         ratio=ratio_of(cost, analysis),
         steps=steps,
         where=where,
-        detail={"operator": where.operator, "host_ns": cost, "expected": "a kernel on the device"},
+        detail={
+            "operator": where.operator,
+            "host_ns": cost,
+            "expected": "a kernel on the device",
+            "gain_basis": "measured: the host's time in them; a launch takes its place",
+        },
         advice=(
             f"It holds the host {milliseconds(cost)}. A tensor or module stayed on the CPU: move "
             "it with .to(device) before the loop; with device_map look at model.hf_device_map."
@@ -103,9 +145,8 @@ def _cpu_finding(
 
 
 def _steps_of(context: Context, events: Longs) -> tuple[int, ...]:
-    starts = np.array([step.start_ns for step in context.plan.host])
-    at = np.searchsorted(starts, context.work.trace.start_ns[events], side="right") - 1
-    return tuple(int(step) for step in np.unique(at) if step >= 0)
+    at = np.unique(_step_at(context, context.work.trace.start_ns[events]))
+    return tuple(int(step) for step in at if step >= 0)
 
 
 @dataclass(frozen=True)
@@ -155,17 +196,18 @@ def _to_device(context: Context) -> tuple[Longs, Longs]:
 
 
 def _inside_model(context: Context, rows: Longs) -> NDArray[np.bool_]:
-    """In a module's range where there are any; else after the step has launched compute."""
+    """After the step has launched compute, or inside a module that is no root of others: what
+    comes before, or is moved by the root itself, is input."""
     work = context.work
-    if work.tree.paths:
-        inside: NDArray[np.bool_] = work.module[rows] != NONE
-        return inside
-    first = np.full(len(context.plan.host), np.iinfo(np.int64).max)
-    compute = (work.work_class == 0) & (context.plan.work_step != NONE)
-    starts = work.trace.start_ns[np.maximum(work.launch, 0)]
-    np.minimum.at(first, context.plan.work_step[compute], starts[compute])
-    after: NDArray[np.bool_] = starts[rows] > first[context.plan.work_step[rows]]
-    return after
+    starts = work.trace.start_ns[np.maximum(work.launch, 0)][rows]
+    after: NDArray[np.bool_] = starts > _first_launch(context)[context.plan.work_step[rows]]
+    if not work.tree.paths:
+        return after
+    module = work.module[rows]
+    parents = work.tree.parent
+    roots = np.setdiff1d(np.unique(parents[parents != NONE]), np.flatnonzero(parents != NONE))
+    inside: NDArray[np.bool_] = (module != NONE) & (after | ~np.isin(module, roots))
+    return inside
 
 
 def _weights(context: Context, analysis: Analysis, where: Where, copies: list[_Copies]) -> Finding:
@@ -193,8 +235,12 @@ def _weights(context: Context, analysis: Analysis, where: Where, copies: list[_C
         detail={
             "bytes_per_step": each,
             "copy_ns": took,
+            "copy_ns_per_step": took // max(len(steps), 1),
+            "modules": _owners(context, rows),
             "copies": int(rows.size),
             "sizes_bytes": [c.size for c in copies],
+            "expected": "weights that stay on the device",
+            "gain_basis": "measured: time in which the device did nothing but receive them",
         },
         advice=(
             f"Copies take {milliseconds(took)}. These weights stay on the host and are moved for "
@@ -204,3 +250,9 @@ def _weights(context: Context, analysis: Analysis, where: Where, copies: list[_C
         gain_ns=exposed,
         events=tuple(events[:100].tolist()),
     )
+
+
+def _owners(context: Context, rows: Longs) -> list[str]:
+    """The modules that ask for these copies, at most twenty."""
+    modules = context.work.module[rows]
+    return [context.work.tree.paths[m] for m in np.unique(modules[modules != NONE])[:20].tolist()]
