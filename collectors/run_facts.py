@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +41,9 @@ def collect_facts(roots: Iterable[nn.Module]) -> dict[str, Any]:
     models = list(roots)
     return {
         "attention_implementation": attention_implementation(models),
+        "attention_requested": attention_requested(models),
+        "attention_backends": attention_backends(),
+        "fp32_products": fp32_products(),
         "dtypes": dtypes(models),
         "quantization": quantization(models),
         "compile_mode": next(filter(None, map(compile_mode, models)), None),
@@ -62,6 +66,80 @@ def attention_implementation(models: Iterable[nn.Module]) -> str | None:
         if isinstance(resolved, str):
             return resolved
     return None
+
+
+def attention_requested(models: Iterable[nn.Module]) -> str | None:
+    """What was asked for, as far as the result tells: transformers keeps no record of it, but it
+    refuses by an error what it cannot do, and without a wish takes sdpa wherever a model can."""
+    for model in models:
+        resolved = getattr(_config(model), "_attn_implementation", None)
+        if isinstance(resolved, str):
+            if resolved not in ("sdpa", "eager"):
+                return resolved
+            able = bool(getattr(unwrap(model), "_supports_sdpa", False))
+            if resolved == "eager":
+                return "eager" if able else "eager or nothing (the model offers no sdpa)"
+            return "sdpa or nothing"
+    return None
+
+
+# Packages with attention of their own: module -> name.
+_ATTENTION_PACKAGES = {
+    "flash_attn": "flash-attn",
+    "flash_attn_interface": "flash-attn 3",
+    "flash_attn_3": "flash-attn 3",
+    "xformers": "xformers",
+    "flashinfer": "flashinfer",
+    "sageattention": "sageattention",
+    "kernels": "kernels (hub)",
+}
+
+
+def attention_backends() -> list[str]:
+    """What attention this machine offers: of torch, as allowed now, and of installed packages."""
+    cuda: Any = torch.backends.cuda
+    found: list[str] = []
+    if not torch.cuda.is_available():
+        found += ["flash (CPU)"] if cuda.flash_sdp_enabled() else []
+    else:
+        found += (
+            ["flash"] if cuda.is_flash_attention_available() and cuda.flash_sdp_enabled() else []
+        )
+        found += ["cuDNN"] if _allowed("cudnn_sdp_enabled") and _has_cudnn() else []
+        found += ["memory-efficient"] if _allowed("mem_efficient_sdp_enabled") else []
+    found += ["math"] if cuda.math_sdp_enabled() else []
+    packages = (name for module, name in _ATTENTION_PACKAGES.items() if _is_installed(module))
+    return list(dict.fromkeys([*found, *packages]))
+
+
+def _allowed(switch: str) -> bool:
+    ask = getattr(torch.backends.cuda, switch, None)
+    return ask is not None and bool(ask())
+
+
+def _has_cudnn() -> bool:
+    return not torch.version.hip and bool(torch.backends.cudnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # a broken or half-imported package
+        return False
+
+
+def fp32_products() -> str | None:
+    """How products of fp32 are multiplied on a GPU: "tf32" or "ieee"; None without one."""
+    if not torch.cuda.is_available() or torch.version.hip:
+        return None
+    matmul: Any = torch.backends.cuda.matmul
+    own = getattr(matmul, "fp32_precision", None)
+    if own is None:  # torch before 2.9; later the old switch warns when both ways are mixed
+        return "tf32" if matmul.allow_tf32 else "ieee"
+    precision = getattr(torch.backends, "fp32_precision", None) if own == "none" else own
+    return "tf32" if precision == "tf32" else "ieee"
 
 
 def dtypes(models: Iterable[nn.Module]) -> dict[str, int]:

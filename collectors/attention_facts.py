@@ -1,0 +1,281 @@
+"""Why fused attention was refused, in the framework's own words.
+
+While a trace lives, calls of `scaled_dot_product_attention` are noted with their line. For each
+distinct set of arguments the framework is asked, once, which fused kernel would take them; it
+answers with warnings. Nothing runs on the device for that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import warnings
+from array import array
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TextIO
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.nn import functional
+
+from tracer.collectors import torch_private
+from tracer.collectors.before_compiling import before_compiling, has_compiled
+from tracer.events import SIDE_TABLES, make_table, text_column
+
+# Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.
+_MOST_CALLS, _MOST_SETS, _MOST_SHAPES = 200_000, 256, 20_000
+_NAME = "scaled_dot_product_attention"
+_POSITIONS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_SKIPPED = ("torch.", "tracer.")
+
+
+@dataclass(frozen=True)
+class _Set:
+    """One set of arguments at one line."""
+
+    arguments: str  # JSON
+    refused: str  # JSON: backend -> reasons; "" where the framework was not asked
+    file: str
+    line: int
+    function: str
+
+
+class AttentionCalls:
+    """Notes calls of attention between `start` and `close`."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+        self._times = array("q")
+        self._threads = array("q")
+        self._chosen = array("q")
+        self._sets: dict[tuple[Any, ...], int] = {}
+        self._rows: list[_Set] = []
+        self._shapes: dict[tuple[Any, ...], int] = {}
+        self._native: dict[int, int] = {}  # thread as Python numbers it -> as the system does
+        self._undo: list[Callable[[], None]] = []
+        self._active = False
+
+    def start(self) -> None:
+        """Begin to note. Where code was compiled before, nothing is: it would compile again."""
+        if has_compiled():
+            return
+        original = getattr(functional, _NAME)
+        watched = self._watched(original)
+        keep_scripts = torch_private.as_builtin(watched, original)
+        if keep_scripts is None:
+            return
+
+        def restore() -> None:
+            self._active = False  # a program may have taken the patch for itself
+            if getattr(functional, _NAME) is watched:
+                setattr(functional, _NAME, original)
+            keep_scripts()
+
+        setattr(functional, _NAME, watched)
+        self._undo = [restore, before_compiling(restore)]
+        self._active = True
+
+    def close(self) -> None:
+        """Undo every change, the last first."""
+        while self._undo:
+            self._undo.pop()()
+
+    def table(self) -> pd.DataFrame:
+        """The table `attention_calls`."""
+        rows, chosen = self._rows, np.array(self._chosen, dtype=np.int64)
+        texts = {
+            name: _text([getattr(row, name) for row in rows], chosen)
+            for name in ("arguments", "refused", "file", "function")
+        }
+        lines = np.array([row.line for row in rows], dtype=np.int64)
+        return make_table(
+            SIDE_TABLES["attention_calls"],
+            {
+                "time_ns": np.array(self._times, dtype=np.int64),
+                "thread": [self._native[thread] for thread in self._threads],
+                "line": lines[chosen] if rows else chosen,
+                **texts,
+            },
+        )
+
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and self._active:
+                try:
+                    self._note(args, kwargs, sys._getframe(1))
+                except Exception as error:  # the border to the traced program
+                    self.failure = error
+            return original(*args, **kwargs)
+
+        scaled_dot_product_attention.__doc__ = original.__doc__
+        return scaled_dot_product_attention
+
+    def _note(self, args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType) -> None:
+        tensors = args[:3] if len(args) >= 3 else _named(args, given)
+        if type(tensors[0]) is not torch.Tensor:  # a subclass decides for itself
+            return
+        shape = _shape_of(tensors, args, given, frame)
+        found = self._shapes.get(shape)
+        if found is None:
+            found = self._set_of(dict(zip(_POSITIONS, args, strict=False), **given), shape, frame)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[shape] = found
+        if found >= 0 and len(self._times) < _MOST_CALLS:
+            thread = threading.get_ident()
+            if thread not in self._native:
+                self._native[thread] = threading.get_native_id()
+            self._chosen.append(found)
+            self._threads.append(thread)
+            self._times.append(time.time_ns())
+
+    def _set_of(self, call: Mapping[str, Any], shape: tuple[Any, ...], frame: FrameType) -> int:
+        query, key = call["query"], call["key"]
+        # No backend refuses a length for its own sake.
+        lengths = (query.shape[-2] == 1, query.shape[-2] == key.shape[-2])
+        answer = (query.shape[:-2], query.shape[-1], key.shape[:-2], *lengths, *shape[2:])
+        found = self._sets.get(answer)
+        if found is not None:
+            return found
+        if len(self._rows) >= _MOST_SETS:
+            return -1
+        user = _user_frame(frame)
+        code = user.f_code
+        refused = json.dumps(refusals(call)) if query.is_cuda else ""
+        self._rows.append(
+            _Set(
+                json.dumps(describe_call(call)),
+                refused,
+                code.co_filename,
+                user.f_lineno,
+                code.co_name,
+            )
+        )
+        self._sets[answer] = len(self._rows) - 1
+        return len(self._rows) - 1
+
+
+def _text(values: list[str], chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+    distinct = list(dict.fromkeys(values))
+    codes = np.array([distinct.index(value) for value in values], dtype=np.int64)
+    return text_column(codes[chosen] if values else chosen, distinct)
+
+
+def _shape_of(
+    tensors: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType
+) -> tuple[Any, ...]:
+    """What tells two calls apart, cheaply: this runs at every call."""
+    query, key, value = tensors
+    mask = args[3] if len(args) > 3 else given.get("attn_mask")
+    return (
+        query.shape,
+        key.shape,
+        value.shape[-1],
+        query.dtype,
+        mask is None,
+        args[4:],
+        given.get("dropout_p", 0.0),
+        given.get("is_causal", False),
+        given.get("enable_gqa", False),
+        frame.f_code,
+        frame.f_lineno,
+    )
+
+
+def _named(args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*args, *(given[name] for name in _POSITIONS[len(args) : 3]))
+
+
+def _user_frame(frame: FrameType) -> FrameType:
+    """The innermost frame that is neither the framework's nor ours; the given one if all are."""
+    found: FrameType | None = frame
+    while found is not None and _is_plumbing(found):
+        found = found.f_back
+    return found or frame
+
+
+def _is_plumbing(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name == "torch" or name.startswith(_SKIPPED)
+
+
+def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of one call, as far as a backend looks at them."""
+    query, mask = call["query"], call.get("attn_mask")
+    casts = torch.is_autocast_enabled(query.device.type) and query.dtype is torch.float32
+    dtype = torch.get_autocast_dtype(query.device.type) if casts else query.dtype
+    return {
+        "query": list(query.shape),
+        "key": list(call["key"].shape),
+        "value": list(call["value"].shape),
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": query.device.type,
+        "mask": None if mask is None else list(mask.shape),
+        "mask_learns": mask is not None and mask.requires_grad,
+        "dropout": float(call.get("dropout_p", 0.0)),
+        "causal": bool(call.get("is_causal", False)),
+        "grouped": bool(call.get("enable_gqa", False)),
+        "strided": any(call[name].stride(-1) != 1 for name in ("query", "key", "value")),
+        "switched_off": [name for name, is_on in _switches().items() if not is_on],
+    }
+
+
+def _switches() -> dict[str, bool]:
+    """Which fused backends the program allows now."""
+    cuda = torch.backends.cuda
+    asked = {
+        "flash": cuda.flash_sdp_enabled,
+        "efficient": cuda.mem_efficient_sdp_enabled,
+        "cudnn": getattr(cuda, "cudnn_sdp_enabled", None),
+    }
+    return {name: bool(ask()) for name, ask in asked.items() if ask is not None}
+
+
+def refusals(call: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Backend -> what the framework has against these arguments, for each that refuses them."""
+    if torch.is_autocast_enabled(call["query"].device.type):
+        return {}  # another type arrives at the kernel than the tensors here have
+    parameters = torch_private.attention_parameters(call)
+    if parameters is None:
+        return {}
+    refused = {}
+    for backend, question in torch_private.attention_questions().items():
+        with _own_warnings() as messages:
+            takes = question(parameters, True)
+        if not takes:
+            refused[backend] = [_first_words(text) for text in messages]
+    return refused
+
+
+def _first_words(text: str) -> str:
+    return text.partition(" (Triggered internally")[0].strip()
+
+
+@contextmanager
+def _own_warnings() -> Generator[list[str]]:
+    """Collect the warnings of this thread; those of others go where they would have gone."""
+    mine, messages = threading.get_ident(), list[str]()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def collect(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if threading.get_ident() == mine:
+                messages.append(str(message))
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.simplefilter("always")
+        warnings.showwarning = collect
+        yield messages

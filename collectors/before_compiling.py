@@ -1,0 +1,51 @@
+"""Undo patches before a compiler could find them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def before_compiling(undo: Callable[[], None]) -> Callable[[], None]:
+    """Call `undo` before anything is compiled; returns what ends that."""
+
+    def compiling(*args: Any) -> None:
+        undo()
+
+    handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+    if handler is None:
+        return _around_compile(undo)
+    handler.register_start_callback(compiling)
+    return lambda: _forget(handler.start_callbacks, compiling)
+
+
+def _around_compile(undo: Callable[[], None]) -> Callable[[], None]:
+    """Dynamo is not even loaded: whatever compiles comes through `torch.compile` first."""
+    original = torch.compile
+
+    def compile_(*args: Any, **kwargs: Any) -> Any:
+        undo()
+        return original(*args, **kwargs)
+
+    def restore() -> None:
+        if torch.compile is compile_:
+            torch.compile = original
+
+    torch.compile = compile_
+    return restore
+
+
+def _forget(callbacks: list[Any], callback: Any) -> None:
+    if callback in callbacks:  # a reset of the compiler forgets them all
+        callbacks.remove(callback)
+
+
+def has_compiled() -> bool:
+    """Whether Dynamo has compiled a frame in this process. Such code checks at each call that the
+    functions it was made from are still the same, and is compiled again where one is patched."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)
+    return bool(counters and counters.get("frames"))
