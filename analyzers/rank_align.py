@@ -67,7 +67,7 @@ def align(summaries: Mapping[int, RankSummary], samples: Sequence[Sample]) -> Al
     edges = [edge for sample in samples for edge in _edges(sample)]
     if not edges:
         return None
-    clocks, loose_ns = _joined_clocks(sorted(summaries), edges)
+    clocks, references, loose_ns = _joined_clocks(sorted(summaries), edges)
     floor = _COARSE_NS if any(s.coarse for s in summaries.values()) else _FINE_NS
     meeting = any(not edge.loose_ns for edge in edges)
     deviations = _deviations(samples, clocks, meeting)
@@ -81,11 +81,17 @@ def align(summaries: Mapping[int, RankSummary], samples: Sequence[Sample]) -> Al
     count = sum(int(sample.calls.present.any(axis=0).sum()) for sample in samples)
     what = "collectives" if meeting else "sends and receives, or broadcasts"
     how = "clocks agree: none was moved" if _none_moved(clocks) else "clocks moved"
-    apart = tuple(rank for rank in sorted(summaries) if rank not in clocks)
+    usual = _usual_reference(references)
+    apart = tuple(rank for rank in sorted(summaries) if references.get(rank) != usual)
     by_rank = {rank: max(_quantile({rank: deviations.get(rank, [])}), floor) for rank in clocks}
-    return Alignment(
-        clocks, residual, by_rank, f"ends of {count} shared {what} looked at; {how}", apart
-    )
+    basis = f"ends of {count} shared {what} looked at; {how}"
+    return Alignment(clocks, references, residual, by_rank, basis, apart)
+
+
+def _usual_reference(references: Mapping[int, int]) -> int:
+    """The rank beside whose clock most clocks stand."""
+    values = list(references.values())
+    return max(sorted(set(values)), key=values.count)
 
 
 def _none_moved(clocks: Mapping[int, Clock]) -> bool:
@@ -160,9 +166,12 @@ def _deviation(values: NDArray[np.float64]) -> float:
 # --- among all -----------------------------------------------------------------------------------
 
 
-def _joined_clocks(ranks: Sequence[int], edges: Sequence[_Edge]) -> tuple[dict[int, Clock], int]:
-    """The clock of each rank beside that of the first, over the closest edges that reach it, and
-    how uncertain that is where an edge has no operation that all leave together."""
+def _joined_clocks(
+    ranks: Sequence[int], edges: Sequence[_Edge]
+) -> tuple[dict[int, Clock], dict[int, int], int]:
+    """The clock of each rank beside that of the lowest rank it can be joined to, over the closest
+    edges; which rank that is; and how uncertain it is where an edge has no operation that all leave
+    together. A rank without an edge has none."""
     tree: dict[int, list[tuple[int, Clock]]] = {rank: [] for rank in ranks}
     root_of = {rank: rank for rank in ranks}
     uncertain = 0.0
@@ -173,7 +182,18 @@ def _joined_clocks(ranks: Sequence[int], edges: Sequence[_Edge]) -> tuple[dict[i
             uncertain = max(uncertain, edge.loose_ns and edge.loose_ns + edge.spread_ns)
             tree[edge.anchor].append((edge.rank, edge.clock))
             tree[edge.rank].append((edge.anchor, _reversed(edge.clock)))
-    start = _largest(ranks, root_of)
+    clocks: dict[int, Clock] = {}
+    references: dict[int, int] = {}
+    for start in ranks:
+        if start not in clocks and tree[start]:
+            reached = _spread_clocks(start, tree)
+            clocks |= reached
+            references |= dict.fromkeys(reached, start)
+    return clocks, references, round(uncertain)
+
+
+def _spread_clocks(start: int, tree: Mapping[int, list[tuple[int, Clock]]]) -> dict[int, Clock]:
+    """The clocks of all ranks that can be reached from one, beside its own."""
     clocks = {start: Clock()}
     waiting = [start]
     while waiting:
@@ -182,7 +202,7 @@ def _joined_clocks(ranks: Sequence[int], edges: Sequence[_Edge]) -> tuple[dict[i
             if rank not in clocks:
                 clocks[rank] = _chained(clock, clocks[known])
                 waiting.append(rank)
-    return clocks, round(uncertain)
+    return clocks
 
 
 def _root(root_of: dict[int, int], rank: int) -> int:
@@ -190,16 +210,6 @@ def _root(root_of: dict[int, int], rank: int) -> int:
         root_of[rank] = root_of[root_of[rank]]
         rank = root_of[rank]
     return rank
-
-
-def _largest(ranks: Sequence[int], root_of: dict[int, int]) -> int:
-    """The lowest rank of the largest set of ranks whose clocks can be joined."""
-    sizes: dict[int, int] = {}
-    for rank in ranks:
-        root = _root(root_of, rank)
-        sizes[root] = sizes.get(root, 0) + 1
-    most = max(sizes.values())
-    return next(rank for rank in ranks if sizes[_root(root_of, rank)] == most)
 
 
 def _reversed(clock: Clock) -> Clock:

@@ -219,14 +219,17 @@ def _detail(
 def not_aligned_note(ranks: Sequence[int], why: str) -> Note:
     """Ranks whose clocks could not be joined."""
     named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (", …" if len(ranks) > _MOST_NAMED else "")
-    text = f"{why}: ranks {named} are reported each alone, and no late rank is named among them"
+    text = f"ranks {named}: {why}"
     return Note(NOT_ALIGNED, text, len(ranks), {"ranks": list(ranks)}, partial=False)
 
 
 def alignment_notes(alignment: Alignment, lanes: Sequence[JoinedLane]) -> Iterator[Note]:
     """Ranks that stand apart, and ranks whose calls fit those of no other."""
     if alignment.apart:
-        why = "these ranks share no collective with the others, so that their clocks stand apart"
+        why = (
+            "they share no collective with the others, so that their clocks stand apart and nothing "
+            "is said of them beside the others"
+        )
         yield not_aligned_note(alignment.apart, why)
     strangers = sorted({rank for lane in lanes for rank in lane.strangers})
     if strangers:

@@ -23,8 +23,8 @@ SAMPLE = 256
 _MOST_SHIFT = 12
 # Operations of the same calls agree in at least this share.
 _AGREEING = 0.9
-# Calls of one group end within this share of the time between two calls.
-_TOGETHER = 0.25
+# Calls of one group end within this share of the time between two calls, or within this time.
+_TOGETHER, _TOGETHER_NS = 0.05, 20_000
 # With fewer calls than this no shift can be told by their ends.
 _FEW = 8
 # A shift is better when ends then agree so many times more closely.
@@ -196,7 +196,7 @@ def _fit(reference: Rows, rows: Rows, shift: int) -> _Fit | None:
         return _Fit(shift, 0.0 if shift == 0 else np.inf, True)
     spread = _spread(other["end_ns"] - one["end_ns"], one["end_ns"])
     pace = float(np.median(np.diff(one["end_ns"])))
-    return _Fit(shift, spread, spread <= _TOGETHER * pace)
+    return _Fit(shift, spread, spread <= max(_TOGETHER * pace, _TOGETHER_NS))
 
 
 def _overlap(reference: Rows, rows: Rows, shift: int) -> tuple[Rows, Rows]:

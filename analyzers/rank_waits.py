@@ -122,7 +122,7 @@ def _middle(entry: Longs, present: NDArray[np.bool_]) -> Longs:
     """When the middle rank of each call entered, the earlier of two."""
     count = present.sum(axis=0)
     absent = entry.shape[0] - count
-    place = absent + np.maximum(count - 1, 0) // 2
+    place = np.minimum(absent + np.maximum(count - 1, 0) // 2, entry.shape[0] - 1)
     found: Longs = np.take_along_axis(np.sort(entry, axis=0), place[None, :], axis=0)[0]
     return found
 

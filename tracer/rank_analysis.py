@@ -161,10 +161,14 @@ class Clock:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Clocks of all ranks. residual_ns: how far ends of one collective still differ, None when no
-    ranks share one. apart: ranks whose clock could not be joined to the reference's."""
+    """Clocks of all ranks that share collectives, each beside that of its reference rank.
+
+    residual_ns: how far ends of one collective still differ. apart: ranks whose clock could not be
+    joined to that of most others.
+    """
 
     clocks: Mapping[int, Clock]
+    references: Mapping[int, int]
     residual_ns: int | None
     residuals_ns: Mapping[int, int]
     basis: str

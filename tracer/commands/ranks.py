@@ -68,12 +68,12 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--workers: give a number of at least 1")
     if args.address is not None and args.engine != "ray":
         raise UsageError("--address is that of a Ray cluster: add --engine ray")
-    engine = make_engine(args.engine, args.workers, args.address)
+    assigned = parse_ranks(args.rank)
     return report_ranks(
         args.paths,
-        engine,
+        make_engine(args.engine, args.workers, args.address),
         as_json=args.json,
-        assigned=parse_ranks(args.rank),
+        assigned=assigned,
         patterns=args.fail_on,
         width=args.width,
     )

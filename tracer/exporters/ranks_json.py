@@ -74,6 +74,7 @@ def _alignment(alignment: Alignment) -> dict[str, Any]:
     return {
         "offset_ns": {str(rank): clock.offset_ns for rank, clock in clocks},
         "drift_ratio": {str(rank): clock.drift for rank, clock in clocks},
+        "reference_rank": {str(r): to for r, to in sorted(alignment.references.items())},
         "at_ns": {str(rank): clock.at_ns for rank, clock in clocks},
         "residual_ns": alignment.residual_ns,
         "residuals_ns": {str(r): ns for r, ns in sorted(alignment.residuals_ns.items())},

@@ -21,6 +21,8 @@ _WORDS = ("rank", "worker", "r", "proc", "process", "gpu", "device", "tp", "dp",
 _NUMBER = re.compile(r"\d+")
 _INFO = re.compile(r'"distributedInfo"\s*:\s*')
 _MOST_NAMED = 8
+# What a recording becomes when it is lost on its way.
+_BROKEN = ("empty", "git-lfs")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def identify(place: str) -> Source | None:
             return Source(place, _DUMP)
         if known.name == "nccl-log":
             return Source(place, _LOG)
+        if known.name in _BROKEN:
+            raise known.refusal(place)
         if known.reader is None:
             return None
         info = _distributed_info(path) if known.name == "kineto" else {}
@@ -191,8 +195,20 @@ def split_runs(sources: Sequence[Source]) -> list[tuple[Source, ...]]:
     for stem in (_stem, _exact_stem):
         groups = _grouped(sources, stem)
         if any(len(group) > 1 for group in groups) and not any(map(_twice, groups)):
-            return [tuple(group) for group in groups]
+            return [tuple(group) for group in _with_claimants(groups)]
     return [tuple(sources)]
+
+
+def _with_claimants(groups: list[list[Source]]) -> list[list[Source]]:
+    """One run, with the recordings beside it that claim one of its ranks; where there are others
+    besides, the directory holds whatever it holds, and none is taken for a claimant."""
+    runs = [group for group in groups if len(group) > 1]
+    singles = [group[0] for group in groups if len(group) == 1]
+    if len(runs) != 1:
+        return groups
+    ranks, worlds = {s.rank for s in runs[0]}, {s.world_size for s in runs[0]}
+    claim = all(single.rank in ranks and single.world_size in worlds for single in singles)
+    return [runs[0] + singles] if claim else groups
 
 
 def are_ranks_of_one_run(places: Sequence[str]) -> bool:

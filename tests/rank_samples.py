@@ -1,0 +1,147 @@
+"""Small runs of many ranks, saved where `tracer ranks` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.make_traces import TraceMaker
+from tracer.events import Trace
+from tracer.rank_analysis import RankAnalysis
+from tracer.ranks.local import LocalEngine
+from tracer.ranks.run import RanksRun, analyse_ranks
+from tracer.store import save_run
+
+BASE_NS = 1_700_000_000_000_000_000
+COMM_STREAM = 20
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective on all its ranks: when each enters (microseconds), and when all leave."""
+
+    enters: Mapping[int, float]
+    ends: float
+    op: str = "allreduce"
+    group: str = "0"
+    members: tuple[int, ...] = ()
+    elements: int = 1 << 20
+    received: Mapping[int, int] = field(default_factory=dict)
+
+
+def late_rank_calls(
+    ranks: int = 4, late: int = 2, calls: int = 20, wait: float = 3900, wire: float = 100
+) -> list[Call]:
+    """All enter and then wait for one, again and again."""
+    found = []
+    for k in range(calls):
+        begin = 1000 + k * (wait + wire + 500)
+        enters = {rank: begin + (wait if rank == late else 0) for rank in range(ranks)}
+        found.append(Call(enters, begin + wait + wire))
+    return found
+
+
+def rank_trace(
+    rank: int,
+    world: int,
+    calls: Sequence[Call],
+    *,
+    busy: Mapping[int, str] | None = None,
+    sequences: bool = False,
+    group: bool = True,
+    steps: Sequence[tuple[float, float]] = (),
+    stream: int = COMM_STREAM,
+    **meta: Any,
+) -> Trace:
+    """The recording of one rank: its collectives, and before each what it did until it entered.
+
+    `busy`: the kernel that fills that time on some ranks; on the others the host is late.
+    """
+    maker = TraceMaker(base_ns=BASE_NS)
+    free = 0.0
+    for k, call in enumerate(calls):
+        if rank not in call.enters:
+            continue
+        enter = call.enters[rank]
+        kernel = (busy or {}).get(rank)
+        if kernel is not None and enter - free > 20:
+            maker.launch(kernel, start=free + 1, run=(free + 10, enter - 5), operator="aten::mm")
+        event = maker.launch(
+            f"ncclDevKernel_{call.op}_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            start=enter - 4,
+            run=(enter, call.ends),
+            call_us=2,
+            operator="c10d::allreduce_",
+            stream=stream,
+        )
+        members = call.members or tuple(call.enters)
+        named = (
+            {"group": call.group, "ranks": str(list(members)), "group_size": len(members)}
+            if group
+            else {}
+        )
+        maker.side(
+            "collectives",
+            event,
+            op=call.op,
+            dtype="BFloat16",
+            in_elements=call.elements,
+            out_elements=call.received.get(rank, call.elements),
+            sequence=k if sequences else -1,
+            **named,
+        )
+        free = call.ends
+    for number, (begin, end) in enumerate(steps):
+        maker.annotation(f"ProfilerStep#{number}", begin, end - begin)
+    return maker.build(rank=rank, world_size=world, backend="nccl", **meta)
+
+
+def moved(trace: Trace, offset_ns: int, drift: float = 0.0) -> Trace:
+    """The same recording by a clock that is ahead and runs faster."""
+    start = trace.start_ns
+    shift = offset_ns + np.rint((start - BASE_NS) * drift).astype(np.int64)
+    events = trace.events.assign(start_ns=start + shift)
+    return replace(trace, events=events)
+
+
+def save_ranks(
+    folder: Path,
+    calls: Sequence[Call],
+    ranks: int,
+    *,
+    change: Callable[[int, Trace], Trace] | None = None,
+    **options: Any,
+) -> Path:
+    """One saved run a rank, as `t.save` leaves them."""
+    for rank in range(ranks):
+        trace = rank_trace(rank, ranks, calls, **options)
+        save_run(change(rank, trace) if change else trace, folder / f"rank{rank}")
+    return folder
+
+
+def compared(*places: Path | str, **options: Any) -> RankAnalysis:
+    """What `tracer ranks` finds at these places, in this process."""
+    with ranks_run(*places, **options) as run:
+        return run.analysis
+
+
+@contextmanager
+def ranks_run(*places: Path | str, workers: int = 1, **options: Any) -> Generator[RanksRun]:
+    """The same, with the reports of the ranks for as long as the block lasts."""
+    with closing(LocalEngine(workers)) as engine:
+        yield analyse_ranks([str(place) for place in places], engine, **options)
+
+
+def straggler(analysis: RankAnalysis) -> tuple[int, int, int] | None:
+    """Rank, calls in which it came last, calls compared; None when nobody is named."""
+    found = [f for f in analysis.findings if f.rule == "comm.straggler"]
+    assert len(found) <= 1, [f.title for f in found]
+    if not found:
+        return None
+    detail = found[0].detail
+    return int(detail["rank"]), int(detail["last"]), int(detail["compared"])
