@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, HOW, TRANSFER, UNATTRIBUTED
+from tracer.analyzers.compiled import CompiledWork
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.kernel_table import KernelName, describe
@@ -57,16 +58,12 @@ _CORE_OPERATORS = ("aten::softmax", "aten::_softmax", "aten::bmm", "aten::baddbm
 
 @dataclass(frozen=True)
 class Hints:
-    """What tables beside the events tell of work: a row of `captured_nodes`, one of
-    `compiled_calls`, and the module (row of the tree) that follows. Empty, or aligned with work."""
+    """What tables beside the events tell of work: the row of `captured_nodes` (-1: of none), what
+    compiled code called, and the module (row of the tree) that follows."""
 
     node: Longs
-    call: Longs
+    compiled: CompiledWork
     module: Longs
-
-
-_NO_ROWS = np.zeros(0, dtype=np.int64)
-NO_HINTS = Hints(_NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,28 @@ class Work:
     cpu_only: bool
     replayed: NDArray[np.bool_]  # nodes of graph replays whose capture was seen
     notes: tuple[Note, ...] = ()
-    hints: Hints = NO_HINTS
+    hints: Hints | None = None
 
     @cached_property
+    def _none(self) -> Longs:
+        return np.full(self.event.size, NONE, dtype=np.int64)
+
+    @property
     def node(self) -> Longs:
         """Row of `captured_nodes` of a replay whose capture was seen elsewhere; -1 else."""
-        return self.hints.node if self.hints.node.size else np.full(self.event.size, NONE)
+        return self._none if self.hints is None else self.hints.node
 
     @cached_property
+    def compiled(self) -> CompiledWork:
+        """What compiled code called."""
+        if self.hints is None:
+            return CompiledWork(self._none, self._none, (), self._none)
+        return self.hints.compiled
+
+    @property
     def call(self) -> Longs:
         """Row of `compiled_calls` of what compiled code called; -1 else."""
-        return self.hints.call if self.hints.call.size else np.full(self.event.size, NONE)
+        return self.compiled.call
 
     @cached_property
     def name_code(self) -> NDArray[np.int32]:
@@ -125,8 +133,9 @@ class Work:
     @cached_property
     def module(self) -> Longs:
         own = take(self.tree.own, self.module_event)
-        told = self.hints.module
-        return np.where(told == NONE, own, told) if told.size else own
+        if self.hints is None:
+            return own
+        return np.where(self.hints.module == NONE, own, self.hints.module)
 
     @cached_property
     def names(self) -> list[KernelName]:

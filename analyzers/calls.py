@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.host import HOST_KINDS, Host, Launches
+from tracer.analyzers.host import COMPILE_RANGE, HOST_KINDS, Host, Launches
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.events import KIND_CODE, Trace
 
@@ -26,11 +26,6 @@ _ALLOCATOR = re.compile(
 _MODULE_LOAD = re.compile(
     r"(cu|hip)(Module(Load|GetFunction|Unload)|Library(Load|GetKernel|GetModule|Unload))"
     r"|(cuda|hip)(ModuleLoad|LibraryLoad)|hiprtc|nvrtc"
-)
-_COMPILE_RANGE = re.compile(
-    r".*\(dynamo_timed\)$|entire_frame_compile|CachingAutotuner\.|_compile\.|.*autotun(e|ing)"
-    r"|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
-    r"|compile_fx|TorchDynamo Cache Miss|triton\.compile|async_compile"
 )
 _COMPILE_FRAME = re.compile(
     r".*triton/compiler/compiler\.py\(\d+\): compile$|.*torch/_dynamo/.*: _?compile(_inner)?$"
@@ -135,7 +130,7 @@ class Calls:
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
-        ranges = self._ranges(_COMPILE_RANGE, "operator", "annotation")
+        ranges = self._ranges(COMPILE_RANGE, "operator", "annotation")
         return ranges | self._ranges(_COMPILE_FRAME, "frame")
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +15,16 @@ from tracer.events import KIND_CODE, Trace
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 # Operators written in C++: nothing of Python runs inside them.
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
+# Ranges under which code is compiled.
+COMPILE_RANGE = re.compile(
+    r"dynamo$|.*\(dynamo_timed\)$|entire_frame_compile|CachingAutotuner\.|_compile\.|.*autotun(e|ing)"
+    r"|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
+    r"|compile_fx|TorchDynamo Cache Miss|triton\.compile|async_compile"
+)
+# What a compiled call does around its kernels.
+_COMPILED_CALL = re.compile(
+    r"TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher |Torch-Compiled Region|## Call "
+)
 BACKWARD_NODE = "autograd::engine::evaluate_function"
 _LAUNCHING = ("launch", "memcpy", "memset", "kernel")
 _GRAPH_LAUNCH = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
@@ -84,8 +95,11 @@ class Host:
     def leaf_operators(self) -> Longs:
         """What a CPU-only recording did: operators with none inside, and those of ATen that spend
         most of their time themselves, whatever small operators they call on the way (a matrix
-        product copies its bias first)."""
-        operators = self.of_kind("operator")[self.rows]
+        product copies its bias first). A compiler's trial runs compute nothing."""
+        trace = self.trace
+        around_calls = trace.names_matching(lambda n: _COMPILED_CALL.match(n) is not None)
+        operators = self.of_kind("operator") & ~self.compiling & ~around_calls[trace.name_codes]
+        operators = operators[self.rows]
         around = self._operator_around(operators)
         holds = np.zeros(self.rows.size, dtype=bool)
         holds[around[around != NONE]] = True
@@ -95,6 +109,16 @@ class Host:
         leaves: Longs = self.rows[own | (operators & ~holds & (outer == NONE))]
         return leaves
 
+    @cached_property
+    def compiling(self) -> NDArray[np.bool_]:
+        """Host rows inside a range in which code is compiled."""
+        named = self.trace.names_matching(lambda name: COMPILE_RANGE.match(name) is not None)
+        ranges = named[self.trace.name_codes] & (
+            self.of_kind("operator") | self.of_kind("annotation")
+        )
+        inside: NDArray[np.bool_] = self.nearest(ranges) != NONE
+        return inside
+
     def _operator_around(self, operators: NDArray[np.bool_]) -> Longs:
         """For each host row that is an operator the next operator around it, by position."""
         nearest = self.forest.nearest(operators)
@@ -102,17 +126,18 @@ class Host:
         return np.where(operators, above, NONE)
 
     def _mostly_itself(self, operators: NDArray[np.bool_], around: Longs) -> NDArray[np.bool_]:
-        """ATen operators whose own code takes half of their time or more, over all of one name."""
+        """ATen operators whose own code takes half of their time or more, in most calls of a name:
+        a first call can be long for reasons of its own."""
         length = self.trace.end_ns[self.rows] - self.trace.start_ns[self.rows]
         inside = np.bincount(
             around[around != NONE], weights=length[around != NONE], minlength=length.size
         )
         codes = self.trace.name_codes[self.rows]
         size = len(self.trace.names)
-        total = np.bincount(codes[operators], weights=length[operators], minlength=size)
-        within = np.bincount(codes[operators], weights=inside[operators], minlength=size)
+        calls = np.bincount(codes[operators], minlength=size)
+        own = np.bincount(codes[operators & (2 * inside <= length)], minlength=size)
         native = self.trace.names_matching(lambda name: name.startswith(_NATIVE))
-        mostly: NDArray[np.bool_] = (native & (2 * within <= total))[codes]
+        mostly: NDArray[np.bool_] = (native & (2 * own >= calls))[codes]
         return mostly
 
     @cached_property

@@ -103,8 +103,10 @@ class GapView:
         self.is_range = work.host.of_kind("annotation") | work.host.of_kind("module")
         self.outer_operator = work.host.outer_operator
         collections = self.trace.table("collections")
+        compiled = self.trace.table("compile_events")
         # Ranges of time whose cause is known whatever the thread shows.
         self.forced = (
+            ((compiled["start_ns"].to_numpy(), compiled["end_ns"].to_numpy()), COMPILE),
             (self.calls.overhead_ranges(compiles=True), COMPILE),
             (self.calls.overhead_ranges(compiles=False), PROFILER),
             ((collections["start_ns"].to_numpy(), collections["end_ns"].to_numpy()), GC),

@@ -22,6 +22,7 @@ from tracer.analyzers.accounting import (
 )
 from tracer.analyzers.attribution import DIRECTIONS, Attribution, Work, attribute
 from tracer.analyzers.collectives import tabulate_collectives
+from tracer.analyzers.compile_idle import explain_compiling
 from tracer.analyzers.host import link_launches, read_host
 from tracer.analyzers.idle import CAUSES, Gaps, find_gaps
 from tracer.analyzers.integrity import integrity_notes
@@ -85,7 +86,9 @@ Rule = Callable[[Context, Analysis], RuleResult]
 def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
     """Link, attribute, account, explain the idle, then ask every rule."""
     context = understand(trace)
-    if explain is not None and not context.work.cpu_only:
+    if context.work.cpu_only:
+        context = replace(context, gaps=explain_compiling(context.gaps, context.work.host))
+    elif explain is not None:
         context = replace(context, gaps=explain(context))
     analysis = assemble(context)
     results = [rule(context, analysis) for rule in rules]

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from tracer.analyzers.attribution import (
     COLLECTIVE,
     COMPUTE,
-    NO_HINTS,
     TRANSFER_CLASS,
     Hints,
     Work,
     range_operation,
 )
+from tracer.analyzers.compiled import map_compiled
 from tracer.analyzers.graphs import map_replays
 from tracer.analyzers.host import Host, Launches
 from tracer.analyzers.host_collectives import host_work
@@ -33,7 +33,9 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     launch = launches.launch[event]
     replays = map_replays(host, launches, event, launch)
     site = asked if cpu_only else np.where(replays.site == NONE, launch, replays.site)
-    hints = Hints(replays.node, NO_HINTS.call, _module_of_node(trace, tree, replays.node))
+    compiled = map_compiled(host, launches, tree, event, site, launch)
+    of_node = _module_of_node(trace, tree, replays.node)
+    module = np.where(of_node == NONE, compiled.module, of_node)
     return Work(
         trace,
         host,
@@ -45,8 +47,8 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
         _classes(trace, host, event, site, cpu_only),
         cpu_only,
         replays.site != NONE,
-        replays.notes,
-        hints,
+        replays.notes + compiled.notes,
+        Hints(replays.node, compiled, module),
     )
 
 

@@ -185,7 +185,7 @@ class _Understanding:
         """The call with its modules, by the best evidence there is."""
         nodes = self._lowered.get(f"{call.kernel}:{call.handle}") or []
         for basis, found in (
-            (PROVENANCE, lambda: self._from_lowered(nodes)),
+            (PROVENANCE, lambda: self._from_lowered(call, nodes)),
             (SOURCE_NODES, lambda: self._from_source(call)),
             (PARAMETERS, lambda: self._from_inputs(call)),
         ):
@@ -199,10 +199,12 @@ class _Understanding:
         order = ("", PARAMETERS, SOURCE_NODES, PROVENANCE)
         self.basis = max(self.basis, basis, key=order.index)
 
-    def _from_lowered(self, nodes: Iterable[str]) -> list[Source]:
-        """Modules of lowered nodes: their own, or those of the nodes that they were made from."""
+    def _from_lowered(self, call: SourceCall, nodes: Iterable[str]) -> list[Source]:
+        """Modules of lowered nodes: their own, or those of the nodes that they were made from. Of
+        an operator from outside only the node that it computes: others made its inputs."""
+        called = [node for node in nodes if _word(node) == called_operator(call.kernel)]
         found: list[tuple[Stack, str]] = []
-        for node in nodes:
+        for node in called if call.form == "extern" and called else nodes:
             stack, operator = self._seen.lowered.get(node, ((), _word(node)))
             if stack:
                 found.append((stack, operator))
@@ -257,6 +259,12 @@ def _dotted(text: str) -> str:
 def _word(name: str) -> str:
     """The operator in the name of a node: mul for mul_3."""
     return _NUMBER.sub("", name)
+
+
+def called_operator(kernel: str) -> str:
+    """`mm` for `extern_kernels.mm` and `torch.ops.aten.mm.default`."""
+    words = kernel.split(".")
+    return words[3] if kernel.startswith("torch.ops.") and len(words) > 3 else words[-1]
 
 
 def _operators(call: SourceCall, nodes: Iterable[str]) -> tuple[str, ...]:
