@@ -700,3 +700,21 @@ def test_a_model_given_to_trace_can_be_freed_after_it() -> None:
     gc.collect()
     assert reference() is None
     assert len(t.trace.table("root_calls")) == 1
+
+
+def test_the_run_opens_in_the_explorer(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tracer.tui.app as app
+
+    opened: list[object] = []
+    monkeypatch.setattr(app, "open_analysis", opened.append)
+    with trace() as t:
+        work(model, 1)
+    t.open()
+    assert opened == [t.analysis]
+
+
+def test_a_part_that_is_not_installed_is_named() -> None:
+    from tracer.live_report import optional_function
+
+    with pytest.raises(UsageError, match=r"tracer\.nothing\.here is not installed"):
+        optional_function("tracer.nothing", "here")

@@ -251,7 +251,7 @@ class Recording:
         """Look at the run in the terminal explorer."""
         from tracer.live_report import optional_function
 
-        return optional_function("tracer.tui", "open_analysis")(self.analysis)
+        return optional_function("tracer.tui.app", "open_analysis")(self.analysis)
 
 
 def _analysis_of(trace: Trace) -> Analysis:
