@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -10,10 +12,13 @@ from tracer.analysis import BUCKETS, HOW, TABLES, Phase
 from tracer.analyzers.attribution import Attribution, Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.modules import ModuleTree
+from tracer.analyzers.places import folded
 from tracer.analyzers.roles import Roles
 from tracer.events import make_table, text_column
 
 Flags = NDArray[np.bool_]
+# Modules and operators named of one kernel.
+_MOST_LISTED = 32
 
 
 def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) -> pd.DataFrame:
@@ -21,9 +26,8 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
     module is one call. `inside`: work that counts in the window."""
     tree, size = work.tree, len(work.tree.paths)
     held = work.module != NONE
-    own_ns = np.bincount(work.module[held], weights=charged[held], minlength=size)
+    self_ns = _own_time(work, charged, size)
     kernels = np.bincount(work.module[held & inside & work.is_kernel], minlength=size)
-    self_ns = own_ns.astype(np.int64)
     calls, host_ns = _calls(work)
     return make_table(
         TABLES["modules"],
@@ -39,6 +43,23 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
             "kernels": _with_children(tree, kernels.astype(np.int64)),
         },
     )
+
+
+def _own_time(work: Work, charged: Longs, size: int) -> Longs:
+    """Charged time of each module without its children's; that of a fused kernel is shared equally
+    among the modules that it serves, what does not divide goes to the first."""
+    cases = work.compiled.cases
+    fused = np.array([len(sources) > 1 for sources in cases], dtype=np.int64)
+    shared = take(fused, work.compiled.case) == 1
+    whole = (work.module != NONE) & ~shared
+    own = np.bincount(work.module[whole], weights=charged[whole], minlength=size).astype(np.int64)
+    sums = np.bincount(work.compiled.case[shared], weights=charged[shared], minlength=len(cases))
+    for case in np.flatnonzero(fused).tolist():
+        modules = [source.module for source in cases[case]]
+        share, rest = divmod(int(sums[case]), len(modules))
+        np.add.at(own, modules, share)
+        own[modules[0]] += rest
+    return own
 
 
 def _calls(work: Work) -> tuple[Longs, Longs]:
@@ -76,6 +97,7 @@ def tabulate_kernels(
     confidence = np.ones(distinct.size)
     np.minimum.at(confidence, place, attribution.confidence[rows])
     order = np.lexsort((distinct, -total))
+    modules, operators = _made_from(work, rows, place, distinct.size)
     distinct, total = distinct[order], total[order]
     names = distinct // (len(BUCKETS) * len(HOW))
     return make_table(
@@ -89,8 +111,31 @@ def tabulate_kernels(
             "count": np.bincount(place, minlength=distinct.size)[order],
             "total_ns": total,
             "ratio": total / capacity_ns if capacity_ns else np.zeros(total.size),
+            "modules": [modules[row] for row in order.tolist()],
+            "operators": [
+                operators[row] or _listed(dict.fromkeys(work.names[code].fused_ops))
+                for row, code in zip(order.tolist(), names.tolist(), strict=True)
+            ],
         },
     )
+
+
+def _made_from(work: Work, rows: Longs, place: Longs, size: int) -> tuple[list[str], list[str]]:
+    """JSON lists of the modules and of the operators behind each kernel of compiled code."""
+    modules: list[dict[str, None]] = [{} for _ in range(size)]
+    operators: list[dict[str, None]] = [{} for _ in range(size)]
+    case = work.compiled.case[rows]
+    known = case != NONE
+    pairs = np.unique(np.stack([place[known], case[known]]), axis=1)
+    for row, number in pairs.T.tolist():
+        for source in work.compiled.cases[number]:
+            modules[row][folded(work.tree.paths[source.module])] = None
+            operators[row].update(dict.fromkeys(source.operators))
+    return [_listed(names) for names in modules], [_listed(names) for names in operators]
+
+
+def _listed(names: dict[str, None]) -> str:
+    return json.dumps(list(names)[:_MOST_LISTED]) if names else ""
 
 
 def sum_charges(step: Longs, bucket: NDArray[np.int16], charged: Longs) -> pd.DataFrame:

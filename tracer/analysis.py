@@ -155,6 +155,8 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "count": "int64",
             "total_ns": "int64",
             "ratio": "float64",
+            "modules": "text",  # of compiled code: JSON lists of the modules, layers folded, and
+            "operators": "text",  # of the operators that it was made from; "" for other kernels
         },
         # Sums of `slices` over each step and bucket; step -1: between steps.
         "charges": {"step": "int64", "bucket": "int16", "ns": "int64"},

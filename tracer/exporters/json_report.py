@@ -269,7 +269,7 @@ def _module(row: tuple[Any, ...], accounted: bool) -> dict[str, Any]:
 def _kernels(kernels: pd.DataFrame) -> list[dict[str, Any]]:
     columns = ("name", "bucket", "library", "how", "confidence", "count", "total_ns", "ratio")
     rows = zip(*(kernels[column].tolist() for column in columns), strict=True)
-    return [
+    listed = [
         {
             "name": name,
             "group": BUCKETS[bucket][0],
@@ -284,6 +284,11 @@ def _kernels(kernels: pd.DataFrame) -> list[dict[str, Any]]:
         }
         for name, bucket, library, how, confidence, count, total_ns, ratio in rows
     ]
+    for column in ("modules", "operators"):  # what a kernel of compiled code was made from
+        for row, told in zip(listed, kernels[column].tolist(), strict=True):
+            if told:
+                row[column] = json.loads(told)
+    return listed
 
 
 def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
