@@ -31,8 +31,10 @@ from tracer.capture_notes import (
 )
 from tracer.collectors import device_steps, torch_private
 from tracer.collectors.announced_steps import Announced, Step, StepLog
+from tracer.collectors.attention_facts import AttentionCalls
 from tracer.collectors.compile_events import CompileEvents
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
+from tracer.collectors.fallback_logs import FallbackLogs
 from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
 from tracer.collectors.module_ranges import ModuleRanges
@@ -58,7 +60,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tracer")
 
-Source = Collections | Children | DeviceMetrics | WaitLines | GraphCaptures | CompileEvents
+Source = (
+    Collections
+    | Children
+    | DeviceMetrics
+    | FallbackLogs
+    | WaitLines
+    | AttentionCalls
+    | GraphCaptures
+    | CompileEvents
+)
 
 
 @dataclass(frozen=True)
@@ -168,8 +179,10 @@ class Capture:
         self._sources = [Collections(), Children()]
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
+        if self._options.detail != "light":
+            self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
-            self._sources += [WaitLines(), GraphCaptures()]
+            self._sources += [WaitLines(), AttentionCalls(), GraphCaptures()]
             if self._ranges is not None:
                 self._sources.append(CompileEvents(self._ranges.tree, self._ranges.make_range))
         for source in self._sources:
@@ -352,7 +365,7 @@ class Capture:
         if self._ranges is not None:
             with self._guarded("the names of modules"):
                 self._ranges.close()
-        for source in self._sources:
+        for source in reversed(self._sources):  # a hook that stands on another goes first
             with self._guarded(f"the source {type(source).__name__}"):
                 source.close()
 
@@ -378,6 +391,12 @@ class Capture:
                     recorded.tables["collections"] = source.table()
                 elif isinstance(source, WaitLines):
                     recorded.tables["host_sites"] = source.table()
+                elif isinstance(source, FallbackLogs):
+                    recorded.tables["warnings"] = source.table()
+                elif isinstance(source, AttentionCalls):
+                    recorded.tables["attention_calls"] = source.table()
+                    if source.failure is not None:
+                        self._failed("the calls of attention", source.failure)
                 elif isinstance(source, GraphCaptures):
                     recorded.captures = source.count
                     recorded.node_annotations = source.annotations
