@@ -15,7 +15,7 @@ from tracer.exporters.levels import Level, phase_levels, window_level
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
 from tracer.exporters.sentence import verdict
-from tracer.exporters.text_findings import source_items, where_text
+from tracer.exporters.text_findings import head_items, live_items, where_text
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
 from tracer.exporters.words import level_words
 
@@ -79,8 +79,9 @@ def _row(cells: Sequence[object], kind: str = "", names: int = 1) -> str:
 
 
 def _head(analysis: Analysis) -> str:
-    items = text(" · ".join(source_items(analysis)))
-    return f'<h1>{text(verdict(analysis))}</h1><p class="dim">{items}</p>'
+    lines = (" · ".join(items) for items in (head_items(analysis), live_items(analysis)))
+    facts = "".join(f'<p class="dim">{text(line)}</p>' for line in lines if line)
+    return f"<h1>{text(verdict(analysis))}</h1>{facts}"
 
 
 def _times(analysis: Analysis) -> str:

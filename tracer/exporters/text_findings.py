@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -151,8 +151,10 @@ def _hanging(page: Page, text: str) -> list[Text]:
 
 
 def source_lines(page: Page, analysis: Analysis) -> list[Text]:
-    """What was recorded: path, framework, device, model facts."""
-    return paragraph(page, page_separator(page).join(source_items(analysis)), style="dim")
+    """What was recorded: path, framework, device, model facts; of a live run what it could use."""
+    lines = paragraph(page, page_separator(page).join(head_items(analysis)), style="dim")
+    said = page_separator(page).join(live_items(analysis))
+    return lines + (paragraph(page, said, style="dim") if said else [])
 
 
 def page_separator(page: Page) -> str:
@@ -160,8 +162,53 @@ def page_separator(page: Page) -> str:
     return ", " if page.ascii else " · "
 
 
+def head_items(analysis: Analysis) -> Iterator[str]:
+    """The facts of the head line, without those that the line of a live run tells in full."""
+    told = {"attention_implementation", "dtypes"} if _is_live(analysis) else set()
+    yield from _source_items(analysis, told)
+
+
 def source_items(analysis: Analysis) -> Iterator[str]:
     """The facts of the head line."""
+    yield from _source_items(analysis, set())
+
+
+def live_items(analysis: Analysis) -> Iterator[str]:
+    """What a live run could use: attention as asked for and as resolved, what this machine offers,
+    types of weights. Nothing for a recording of somebody else's."""
+    if not _is_live(analysis):
+        return
+    facts = analysis.facts
+    yield inert(_attention_words(facts))
+    yield f"offered here: {inert(_flat(facts.get('attention_backends') or UNKNOWN))}"
+    yield f"weights {inert(_dtype_words(facts.get('dtypes')))}"
+    if facts.get("fp32_products"):
+        yield "fp32 products in TF32" if facts["fp32_products"] == "tf32" else "TF32 off"
+
+
+def _is_live(analysis: Analysis) -> bool:
+    """Whether our own recorder made the recording, now or before it was saved."""
+    return analysis.trace.meta.detail is not None and "attention_backends" in analysis.facts
+
+
+def _attention_words(facts: Mapping[str, Any]) -> str:
+    resolved, asked = facts.get("attention_implementation"), facts.get("attention_requested")
+    if not resolved:
+        return "attention: no model with a choice"
+    return f"attention {resolved} (asked for: {asked or UNKNOWN})"
+
+
+def _dtype_words(dtypes: Any) -> str:
+    """`bfloat16 99 %, float32 1 %`."""
+    if not isinstance(dtypes, Mapping) or not dtypes:
+        return "of no model seen"
+    total = sum(dtypes.values())
+    if len(dtypes) == 1 or not total:
+        return _flat(dtypes)
+    return ", ".join(f"{name} {percent_text(count / total)}" for name, count in dtypes.items())
+
+
+def _source_items(analysis: Analysis, told: Collection[str]) -> Iterator[str]:
     meta = analysis.trace.meta
     yield inert(meta.path or meta.source_kind)
     if meta.framework:
@@ -175,7 +222,7 @@ def source_items(analysis: Analysis) -> Iterator[str]:
     if meta.rank is not None:
         of = f" of {meta.world_size}" if meta.world_size else ""
         yield f"rank {meta.rank}{of}"
-    yield from _fact_items(analysis.facts)
+    yield from _fact_items({k: v for k, v in analysis.facts.items() if k not in told})
     yield f"{duration_text(analysis.window.wall_ns)} recorded"
 
 
