@@ -26,6 +26,8 @@ _SOFTMAX = ("aten::_softmax", "aten::softmax", "aten::_masked_softmax", "aten::_
 # Elementwise work that may stand between the products and the softmax of one attention: scale,
 # mask, cast, dropout; and reductions of a softmax that is itself written out.
 _REACH = 10
+# Without a device views and allocations stand between them too.
+_REACH_ON_CPU = 24
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class _Letters:
     softmax: NDArray[np.bool_]
     breaks: NDArray[np.bool_]  # stands in no chain
     ends: NDArray[np.bool_]  # nor after its softmax
+    reach: int  # how far a product may stand from the softmax
 
 
 # A router's or a sampler's softmax is followed by a choice, and layers are apart by their norms.
@@ -148,11 +151,12 @@ def _letters(work: Work) -> _Letters:
         np.array([token in refused for token in tokens], dtype=bool)[work.name_code]
         for refused in (_BREAKING, _ENDING)
     )
-    return _Letters(product, softmax, breaks & ~softmax, ends & ~softmax)
+    reach = _REACH_ON_CPU if work.cpu_only else _REACH
+    return _Letters(product, softmax, breaks & ~softmax, ends & ~softmax, reach)
 
 
 def _product_before(sequence: Longs, place: int, letters: _Letters) -> int | None:
-    for at in range(place - 1, max(place - _REACH, -1), -1):
+    for at in range(place - 1, max(place - letters.reach, -1), -1):
         if letters.product[sequence[at]]:
             return at
         if letters.breaks[sequence[at]]:
@@ -161,7 +165,7 @@ def _product_before(sequence: Longs, place: int, letters: _Letters) -> int | Non
 
 
 def _product_after(sequence: Longs, place: int, letters: _Letters) -> int | None:
-    for at in range(place + 1, min(place + _REACH, sequence.size)):
+    for at in range(place + 1, min(place + letters.reach, sequence.size)):
         if letters.product[sequence[at]]:
             return at
         if letters.ends[sequence[at]]:
