@@ -94,8 +94,8 @@ def file_figures(folder: Path) -> None:
         speed = size / 1e6 / (seconds - base_seconds)
         print(
             f"file: {path.name}: {size / 1e6:.0f} MB of JSON, read and reported at "
-            f"{speed:.0f} MB/s of a core, {(peak - base_bytes) / size:.2f} bytes a byte (beyond a tiny report: "
-            f"{base_seconds:.2f} s, {base_bytes / 1e6:.0f} MB)"
+            f"{speed:.0f} MB/s of a core, {(peak - base_bytes) / size:.2f} bytes a byte "
+            f"(beyond a tiny report: {base_seconds:.2f} s, {base_bytes / 1e6:.0f} MB)"
         )
 
 
