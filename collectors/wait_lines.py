@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from tracer.collectors.before_compiling import before_compiling
 from tracer.events import SIDE_TABLES, make_table
 
 _MESSAGE = "called a synchronizing"
@@ -132,36 +133,12 @@ class WaitLines:
             setattr(torch.Tensor, name, watched)
             self._patched.append(_restorer(name, original, own, watched))
         self._undo.append(self._unpatch)
-        self._yield_to_compilers()
+        # A compiler must not find the patches.
+        self._undo.append(before_compiling(self._unpatch))
 
     def _unpatch(self) -> None:
         while self._patched:
             self._patched.pop()()
-
-    def _yield_to_compilers(self) -> None:
-        """Undo the patches before anything is compiled: a compiler must not find them."""
-
-        def compiling(*args: Any) -> None:
-            self._unpatch()
-
-        handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
-        if handler is not None:
-            handler.register_start_callback(compiling)
-            self._undo.append(lambda: _forget(handler.start_callbacks, compiling))
-            return
-        original = torch.compile
-
-        def compile_(*args: Any, **kwargs: Any) -> Any:
-            self._unpatch()
-            return original(*args, **kwargs)
-
-        torch.compile = compile_
-
-        def restore() -> None:
-            if torch.compile is compile_:
-                torch.compile = original
-
-        self._undo.append(restore)
 
     def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -190,11 +167,6 @@ def _set_sync_debug_mode(mode: int) -> None:
     with warnings.catch_warnings():  # it warns that it is a prototype
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode(mode)
-
-
-def _forget(callbacks: list[Any], callback: Any) -> None:
-    if callback in callbacks:  # a reset of the compiler forgets them all
-        callbacks.remove(callback)
 
 
 def _is_plumbing(frame: FrameType) -> bool:
