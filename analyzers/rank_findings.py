@@ -227,8 +227,8 @@ def alignment_notes(alignment: Alignment, lanes: Sequence[JoinedLane]) -> Iterat
     """Ranks that stand apart, and ranks whose calls fit those of no other."""
     if alignment.apart:
         why = (
-            "they share no collective with the others, so that their clocks stand apart and nothing "
-            "is said of them beside the others"
+            "they share no collective with the others, so that their clocks stand apart and "
+            "nothing is said of them beside the others"
         )
         yield not_aligned_note(alignment.apart, why)
     strangers = sorted({rank for lane in lanes for rank in lane.strangers})

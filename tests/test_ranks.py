@@ -558,6 +558,7 @@ def test_wrong_use(tmp_path: Path, capsys: Capture) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_same(tmp_path: Path) -> None:
     save_ranks(tmp_path, late_rank_calls(calls=6), 4)
     alone = compared(tmp_path)

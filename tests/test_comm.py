@@ -1,0 +1,283 @@
+"""Collectives of one rank: what they are, how many bytes, exposed or hidden, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.make_traces import TraceMaker
+from tracer.analysis import Analysis
+from tracer.analyzers import analyze
+from tracer.analyzers.rules_comm import without_waiting
+from tracer.exporters.json_report import to_report
+from tracer.findings import Finding
+from tracer.sources import open_source
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def comm_findings(analysis: Analysis) -> dict[str, Finding]:
+    """The findings on communication by rule."""
+    return {f.rule: f for f in analysis.findings if f.rule.startswith("comm.")}
+
+
+def status(analysis: Analysis, rule: str) -> str:
+    """What a rule could say."""
+    return next(check.status for check in analysis.checks if check.rule == rule)
+
+
+# --- exposed and hidden (case 25) ----------------------------------------------------------------
+
+
+def overlap_trace(stream: int, begin: float, end: float) -> Analysis:
+    """Compute of 0 to 100 ms and from `end` on, a collective between, in milliseconds."""
+    maker = TraceMaker()
+    maker.launch("gemm", start=0, run=(1_000, 101_000), operator="aten::mm")
+    maker.launch(ALL_REDUCE, start=100, run=(begin * 1000, (begin + 80) * 1000), stream=stream)
+    maker.launch("gemm", start=200, run=(end * 1000, (end + 60) * 1000), operator="aten::mm")
+    return analyze(maker.build())
+
+
+def test_half_of_a_collective_is_hidden() -> None:
+    analysis = overlap_trace(stream=20, begin=61, end=141)
+    (row,) = analysis.collectives.to_dict("records")
+    assert (row["exposed_ns"], row["overlapped_ns"]) == (40_000_000, 40_000_000)
+    (finding,) = comm_findings(analysis).values()
+    assert finding.rule == "comm.exposed"
+    assert finding.cost_ns == 40_000_000
+    assert finding.severity == "critical"
+    assert status(analysis, "comm.same_stream") == "clear"
+
+
+def test_one_stream_cannot_overlap() -> None:
+    analysis = overlap_trace(stream=7, begin=101, end=181)
+    (finding,) = comm_findings(analysis).values()
+    assert finding.rule == "comm.same_stream"
+    assert finding.cost_ns == 80_000_000
+    assert finding.detail["stream"] == 7
+    assert "overlap" in finding.title
+    assert status(analysis, "comm.exposed") == "clear"
+    assert max(analysis.findings, key=lambda f: f.cost_ns or 0).rule == "comm.same_stream"
+
+
+def test_two_compute_streams_by_turns_leave_no_idle() -> None:
+    maker = TraceMaker()
+    for k in range(4):
+        run = (50.0 * k, 50.0 * (k + 1))
+        maker.launch("gemm", start=k, run=run, stream=7 + k % 2)
+    analysis = analyze(maker.build())
+    assert analysis.window.idle_ns == 0
+    assert comm_findings(analysis) == {}
+    assert status(analysis, "comm.exposed") == "clear"
+
+
+def test_small_copies_on_the_stream_of_a_library_are_no_compute() -> None:
+    maker = TraceMaker()
+    maker.launch("gemm", start=0, run=(10, 1000), operator="aten::mm")
+    maker.launch("elementwise_kernel", start=5, run=(1000, 1010), stream=20)
+    maker.launch(ALL_REDUCE, start=10, run=(1010, 1500), stream=20)
+    assert set(comm_findings(analyze(maker.build()))) == {"comm.exposed"}
+
+
+def test_a_little_exposed_is_no_finding() -> None:
+    maker = TraceMaker()
+    maker.launch("gemm", start=0, run=(10, 10_000), operator="aten::mm")
+    maker.launch(ALL_REDUCE, start=10, run=(9_000, 10_020), stream=20)
+    assert comm_findings(analyze(maker.build())) == {}
+
+
+def test_the_first_call_of_a_window_is_noted_and_costs_nothing() -> None:
+    maker = TraceMaker()
+    begin = 0.0
+    for k in range(5):
+        length = 100_000 if k == 0 else 100
+        maker.launch("gemm", start=begin, run=(begin + 10, begin + 300), operator="aten::mm")
+        run = (begin + 300, begin + 300 + length)
+        event = maker.launch(ALL_REDUCE, start=begin + 20, run=run, stream=20)
+        maker.side("collectives", event, op="allreduce", group="0", in_elements=8, dtype="Float")
+        begin += 300 + length + 50
+    analysis = analyze(maker.build())
+    assert "comm.window_start" in {note.rule for note in analysis.notes}
+    exposed = comm_findings(analysis).get("comm.exposed")
+    assert exposed is None or (exposed.cost_ns or 0) <= 4 * 100_000
+
+
+def test_waiting_leaves_the_finding_when_it_is_known() -> None:
+    analysis = overlap_trace(stream=7, begin=101, end=181)
+    finding = comm_findings(analysis)["comm.same_stream"]
+    capacity = analysis.window.capacity_ns
+    left = without_waiting(finding, 60_000_000, capacity, [3])
+    assert left is not None
+    assert left.cost_ns == 20_000_000
+    assert "waiting for rank 3" in left.title
+    assert left.detail["exposed_wire_ns"] == 20_000_000
+    assert without_waiting(finding, 80_000_000, capacity, [3]) is None
+
+
+# --- what they are (cases 21 and 22) -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)", "all_reduce"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_gather"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL()", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "other"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>()", "all_reduce"),
+        ("multimem_all_reduce_kernel<c10::BFloat16, 16>()", "all_reduce"),
+        ("void deep_ep::internode::dispatch<false, 8>(int4*)", "expert_parallel"),
+        ("void deep_ep::intranode::combine<__nv_bfloat16, 8>()", "expert_parallel"),
+    ],
+)
+def test_operations_by_name(name: str, op: str) -> None:
+    maker = TraceMaker()
+    maker.launch(name, start=0, run=(10, 60), stream=20)
+    (row,) = analyze(maker.build()).collectives.to_dict("records")
+    assert (row["op"], row["bytes"]) == (op, -1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_combined_routing_compute",
+        "_combined_routing_memset",
+        "void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<int*>>()",
+        "void moe::dev::routing::routingIndicesClusterKernel<float>()",
+    ],
+)
+def test_names_that_only_sound_like_it(name: str) -> None:
+    maker = TraceMaker()
+    maker.launch(name, start=0, run=(10, 60))
+    assert not len(analyze(maker.build()).collectives)
+
+
+def test_the_range_around_decides_before_the_name() -> None:
+    maker = TraceMaker()
+    maker.annotation("nccl:all_to_all", 0, 20)
+    maker.launch("ncclKernel_SendRecv_RING_SIMPLE()", start=5, run=(30, 60), stream=20)
+    (row,) = analyze(maker.build()).collectives.to_dict("records")
+    assert row["op"] == "all_to_all"
+
+
+def test_one_range_is_one_collective() -> None:
+    """Copies and kernels inside a range of the library make one call, of the time of all."""
+    maker = TraceMaker()
+    maker.annotation("nccl:_all_gather_base", 0, 50)
+    for k in range(3):
+        maker.copy("device_to_device", 100, start=5.0 + 5 * k, run=(100.0 * k + 60, 100 * k + 90))
+    maker.annotation("nccl:_all_gather_base", 400, 50)
+    maker.copy("device_to_device", 100, start=405, run=(460, 490))
+    first, second = analyze(maker.build()).collectives.to_dict("records")
+    assert (first["start_ns"], first["end_ns"]) == (60_000, 290_000)
+    assert (first["op"], first["exposed_ns"]) == ("all_gather", 90_000)
+    assert second["exposed_ns"] == 30_000
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "given", "made", "size"),
+    [
+        ("allreduce", "BFloat16", 10, 10, 20),
+        ("_allgather_base", "Float", 10, 80, 320),
+        ("_reduce_scatter_base", "Half", 80, 10, 160),
+        ("all_to_all", "Byte", 7, 9, 7),
+        ("allreduce", "Unknown", 10, 10, -1),
+        ("allreduce", "Float", -1, -1, -1),
+    ],
+)
+def test_bytes_from_metadata(op: str, dtype: str, given: int, made: int, size: int) -> None:
+    maker = TraceMaker()
+    event = maker.launch("ncclDevKernel_Generic()", start=0, run=(10, 60), stream=20)
+    maker.side(
+        "collectives", event, op=op, dtype=dtype, in_elements=given, out_elements=made, group="1"
+    )
+    (row,) = analyze(maker.build()).collectives.to_dict("records")
+    assert row["bytes"] == size
+
+
+def test_bytes_from_the_shapes_of_the_operator_around() -> None:
+    maker = TraceMaker()
+    operator = maker.operator("symm_mem::multimem_all_reduce_", 0, 20)
+    maker.side(
+        "shapes",
+        operator,
+        input_shapes="[[128,64],[],[]]",
+        input_types='["c10::BFloat16","",""]',
+    )
+    maker.launch("multimem_all_reduce_kernel<c10::BFloat16>()", start=5, run=(30, 60))
+    (row,) = analyze(maker.build()).collectives.to_dict("records")
+    assert (row["bytes"], row["dtype"]) == (128 * 64 * 2, "BFloat16")
+
+
+def test_sends_and_receives_know_their_peer() -> None:
+    maker = TraceMaker()
+    for k, op in enumerate(("send", "recv")):
+        run = (100.0 * k + 10, 100.0 * k + 60)
+        event = maker.launch("ncclDevKernel_SendRecv()", start=100.0 * k, run=run, stream=20)
+        maker.side("collectives", event, op=op, peer=k + 1, group="pp", group_size=4)
+    rows = analyze(maker.build()).collectives.to_dict("records")
+    assert [(row["op"], row["direction"], row["peer"]) for row in rows] == [
+        ("send_recv", "send", 1),
+        ("send_recv", "recv", 2),
+    ]
+
+
+def test_a_single_group_needs_no_name_beside_each_call() -> None:
+    maker = TraceMaker()
+    maker.launch("multimem_all_reduce_kernel()", start=0, run=(10, 60))
+    groups: Any = ({"pg_name": "0", "pg_size": 8, "ranks": list(range(8))},)
+    (row,) = analyze(maker.build(process_groups=groups)).collectives.to_dict("records")
+    assert (row["group"], row["group_size"]) == ("0", 8)
+
+
+def test_gloo_ranges_are_the_work_and_their_operators_the_ones_who_asked() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.operator("aten::mm", 10, 40)
+    maker.operator("c10d::allreduce_", 60, 5)
+    maker.annotation("gloo:all_reduce", 70, 100, tid=2)
+    maker.annotation("ProfilerStep#1", 200, 100)
+    maker.operator("aten::mm", 210, 40)
+    analysis = analyze(maker.build())
+    (row,) = analysis.collectives.to_dict("records")
+    assert (row["op"], row["start_ns"], row["end_ns"]) == ("all_reduce", 70_000, 170_000)
+    assert (row["step"], row["exposed_ns"]) == (0, 100_000)
+    groups = to_report(analysis)["breakdown"]
+    assert groups["communication"]["ns"] == 100_000
+    assert sum(group["ns"] for group in groups.values()) == analysis.window.wall_ns
+
+
+# --- recordings ----------------------------------------------------------------------------------
+
+
+def test_symmetric_memory_beside_nccl(shared: Path) -> None:
+    analysis = analyze(open_source(shared / "traces" / "vllm-gptoss-eager-tp-b200.json.gz"))
+    table = analysis.collectives
+    length = table["end_ns"] - table["start_ns"]
+    by_op = {str(op): int(rows.sum()) for op, rows in length.groupby(table["op"].astype(str))}
+    assert table["op"].value_counts().to_dict() == {"all_reduce": 73, "all_gather": 1}
+    assert by_op["all_reduce"] == pytest.approx(2_119_500, rel=0.001)
+    assert by_op["all_gather"] == pytest.approx(22_000, rel=0.01)
+    assert (table["bytes"] > 0).all()
+
+
+def test_send_receive_kernels_under_an_all_to_all(shared: Path) -> None:
+    path = shared / "traces" / "dlrm-a100-sendrecv-multistream.json.gz"
+    ops = analyze(open_source(path)).collectives["op"].value_counts().to_dict()
+    assert ops["all_to_all"] == 45
+    assert "send_recv" not in ops
+
+
+def test_buckets_of_data_parallel_training(shared: Path) -> None:
+    analysis = analyze(open_source(shared / "h200x2" / "train_ddp_rank0.json.gz"))
+    per_step = analysis.collectives.groupby("step").size().tolist()
+    assert per_step == [6, 6]
+    sizes = analysis.collectives["bytes"]
+    assert 0.35e9 < sizes.min() < sizes.max() < 1.14e9
+    assert set(comm_findings(analysis)) == {"comm.exposed"}
+    row = to_report(analysis)["communication"]["collectives"][0]
+    assert row["wait_ns"] is None
+    assert row["busbw_bytes_per_s"] is None

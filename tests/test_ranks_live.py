@@ -1,0 +1,89 @@
+"""Two processes under torchrun, one of them planted late: saved into one directory, compared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rank_samples import compared, moved, straggler
+from tracer.store import load_run, save_run
+
+SECOND = 1_000_000_000
+TIMEOUT_S = 240
+
+PROGRAM = """
+import sys, time
+import torch, torch.distributed as dist
+from tracer import trace
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, late = dist.get_rank(), int(sys.argv[2])
+layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+values = torch.ones(64)
+
+def step():
+    if rank == late:
+        time.sleep(0.03)
+    layer(torch.randn(16, 64)).sum().backward()
+    dist.all_reduce(values)
+
+step()
+dist.barrier()
+with trace(metrics=False) as t:
+    for _ in range(8):
+        with t.step("train"):
+            step()
+t.save(sys.argv[1])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder: Path, late: int) -> Path:
+    """Two gloo ranks on the loopback interface, on a port that is free."""
+    script = folder / "program.py"
+    script.write_text(PROGRAM)
+    saved = folder / "saved"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    outcome = subprocess.run(
+        [*launch, str(script), str(saved), str(late)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_planted_rank_is_named(tmp_path: Path, late: int) -> None:
+    saved = run_ranks(tmp_path, late)
+    assert sorted(path.name for path in saved.iterdir()) == ["rank0", "rank1"]
+    analysis = compared(saved)
+    found = straggler(analysis)
+    assert found is not None
+    assert found[0] == late
+    (finding,) = analysis.findings
+    assert finding.detail["cause"] == "overhead.host"
+    blocks = finding.detail["before"]["blocks"]
+    assert 25e6 < blocks[0]["ns"] < 60e6
+    assert analysis.ranks[1 - late].wait_ns is not None
+    assert (analysis.ranks[1 - late].wait_ns or 0) > 5 * 0.025 * SECOND
+
+    # The same with a clock that is two seconds ahead and too fast.
+    save_run(moved(load_run(saved / "rank1"), 2 * SECOND, 20e-6), saved / "rank1")
+    shifted = compared(saved)
+    again = straggler(shifted)
+    assert again is not None
+    assert again[0] == late
+    assert shifted.alignment is not None
+    residual = shifted.alignment.residual_ns or 0
+    assert shifted.alignment.clocks[1].offset_ns == pytest.approx(2 * SECOND, abs=residual + 1e6)
