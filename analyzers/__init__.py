@@ -13,6 +13,7 @@ from tracer.analyzers.idle_causes import explain_idle
 from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
 from tracer.analyzers.rules_comm import judge_communication
+from tracer.analyzers.rules_compile import judge_compile
 from tracer.analyzers.rules_gaps import judge_gaps
 from tracer.analyzers.rules_matmul import judge_matmul
 from tracer.analyzers.rules_moe import judge_moe
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     judge_moe,
     judge_placement,
     judge_communication,
+    judge_compile,
 )
 
 

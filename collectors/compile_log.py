@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -66,11 +67,41 @@ class CompileLog(logging.Handler):
             self.events += _compilations(metrics, now_ns)
 
     def table(self) -> pd.DataFrame:
-        """The table `compile_events`, in order of time."""
-        rows = sorted(self.events, key=lambda event: event.start_ns)
+        """The table `compile_events`, in order of time, with what lasts of earlier compilations."""
+        first = min((event.start_ns for event in self.events), default=None)
+        earlier = [e for e in earlier_events() if first is None or e.end_ns < first]
+        rows = sorted([*earlier, *self.events], key=lambda event: event.start_ns)
         columns = zip(*rows, strict=True) if rows else ([] for _ in CompileEvent._fields)
         values = dict(zip(CompileEvent._fields, map(list, columns), strict=True))
         return make_table(SIDE_TABLES["compile_events"], values)
+
+
+def earlier_events() -> list[CompileEvent]:
+    """Breaks and skips of the last compilations of this process, which torch keeps: their line is
+    that of the function."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    reader = getattr(utils, "get_compilation_metrics", None)
+    if reader is None:
+        return []
+    last = {str(metrics.compile_id): metrics for metrics in reader()}  # a reset counts anew
+    out: list[CompileEvent] = []
+    for metrics in last.values():
+        values = {name: getattr(metrics, name, None) for name in _METRICS}
+        compiled = _compilation(values, 0)
+        for reason in values["restart_reasons"] or ():
+            if "Explanation:" in str(reason):  # what else restarts it names a class
+                reason_line = _first_line(str(reason))
+                out.append(compiled._replace(kind="graph_break", reason=reason_line))
+        if values["cudagraph_skip_reason"]:
+            words = _first_line(str(values["cudagraph_skip_reason"]))
+            out.append(compiled._replace(kind="cudagraph_skip", reason=words))
+    return out
+
+
+_METRICS = (
+    *("compile_id", "co_filename", "co_firstlineno", "co_name", "start_time_us", "duration_us"),
+    *("recompile_reason", "cudagraph_skip_reason", "restart_reasons", "is_runtime"),
+)
 
 
 def _compile_id(metadata: Mapping[str, Any]) -> str:
@@ -97,22 +128,28 @@ def _first_line(text: str) -> str:
 
 def _compilations(metrics: Mapping[str, Any], now_ns: int) -> list[CompileEvent]:
     """A compilation, and what its metrics say besides."""
+    compiled = _compilation(metrics, now_ns)
+    out = []
+    if not metrics.get("is_runtime"):  # what compiled code sets up when it first runs
+        out.append(compiled)
+    if metrics.get("cudagraph_skip_reason"):
+        words = _first_line(str(metrics["cudagraph_skip_reason"]))
+        skip = compiled._replace(kind="cudagraph_skip", start_ns=compiled.end_ns, reason=words)
+        out.append(skip)
+    return out
+
+
+def _compilation(metrics: Mapping[str, Any], now_ns: int) -> CompileEvent:
     start_us, took_us = metrics.get("start_time_us"), metrics.get("duration_us")
     start_ns = now_ns if start_us is None else int(start_us) * 1000
-    end_ns = now_ns if took_us is None else start_ns + int(took_us) * 1000
-    compile_id = str(metrics.get("compile_id") or "")
-    place = (
+    again = metrics.get("recompile_reason")
+    return CompileEvent(
+        "recompile" if again else "compile",
+        start_ns,
+        now_ns if took_us is None else start_ns + int(took_us) * 1000,
+        str(metrics.get("compile_id") or ""),
+        _first_line(str(again or "")).partition("  #")[0].strip(),
         str(metrics.get("co_filename") or ""),
         int(metrics.get("co_firstlineno") or -1),
         str(metrics.get("co_name") or ""),
     )
-    again, skipped = metrics.get("recompile_reason"), metrics.get("cudagraph_skip_reason")
-    out = []
-    if not metrics.get("is_runtime"):  # what compiled code sets up when it first runs
-        reason = _first_line(str(again or "")).partition("  #")[0].strip()
-        kind = "recompile" if again else "compile"
-        out.append(CompileEvent(kind, start_ns, end_ns, compile_id, reason, *place))
-    if skipped:
-        words = _first_line(str(skipped))
-        out.append(CompileEvent("cudagraph_skip", end_ns, end_ns, compile_id, words, *place))
-    return out

@@ -29,7 +29,15 @@ from tracer.capture_notes import (
     steps_missed,
     yielded,
 )
-from tracer.collectors import device_steps, torch_private
+from tracer.collectors import (
+    attention_facts,
+    compiled_graphs,
+    device_steps,
+    generated_ranges,
+    graph_captures,
+    torch_private,
+    wait_lines,
+)
 from tracer.collectors.announced_steps import Announced, Step, StepLog
 from tracer.collectors.attention_facts import AttentionCalls
 from tracer.collectors.compile_events import CompileEvents
@@ -442,7 +450,15 @@ class Capture:
 
 @functools.cache
 def _keep_compiler_out() -> None:
-    torch_private.keep_compiler_out(sys.modules[__name__], device_steps)
+    torch_private.keep_compiler_out(
+        sys.modules[__name__],
+        attention_facts,
+        compiled_graphs,
+        device_steps,
+        generated_ranges,
+        graph_captures,
+        wait_lines,
+    )
 
 
 def _release(capture: Capture) -> None:
