@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
@@ -17,8 +16,6 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.findings import Where
 
 _CALL = "scaled_dot_product"
-# A call is noted right before its operator begins; the first of a kind asks the framework first.
-_CALL_BEFORE_NS = 200_000
 _DTYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
 }  # fmt: skip
@@ -63,8 +60,7 @@ class AttentionCalls:
     def signature(self, event: int) -> Signature | None:
         """The arguments of the attention call around an event; None where nothing tells."""
         around = self._calls_around(event)
-        noted = self._noted(around[-1]) if around else None
-        live = None if noted is None else _from_note(noted)
+        live = self._noted(around[-1]) if around else None
         recorded = next(filter(None, map(self._recorded, around)), None)
         if recorded is None or live is None:
             return recorded or live
@@ -73,10 +69,11 @@ class AttentionCalls:
     def line(self, event: int) -> Where | None:
         """The line that called attention, where it was noted live."""
         around = self._calls_around(event)
-        noted = self._noted(around[-1]) if around else None
-        if noted is None:
+        row = self._note_of.get(around[-1], NONE) if around else NONE
+        if row == NONE:
             return None
-        return Where(str(noted["file"]), int(noted["line"]), str(noted["function"]))
+        table = self._notes
+        return Where(table["file"][row], int(table["line"][row]), table["function"][row])
 
     def _calls_around(self, event: int) -> list[int]:
         """Attention operators around an event, the innermost first."""
@@ -99,21 +96,37 @@ class AttentionCalls:
         return table.iloc[order].reset_index(drop=True)
 
     @cached_property
-    def _times(self) -> Longs:
-        times: Longs = self._notes["time_ns"].to_numpy()
-        return times
+    def _calls(self) -> Longs:
+        """Outermost attention operators, in order of start."""
+        trace, host = self.work.trace, self.work.host
+        named = trace.names_matching(lambda name: _CALL in name)[trace.name_codes]
+        around = host.outermost(named & host.of_kind("operator"))
+        calls: Longs = np.unique(around[around != NONE])
+        return calls
 
-    def _noted(self, event: int) -> pd.Series[Any] | None:
-        """What was noted right before the outermost operator of a call began, on its thread."""
-        if not len(self._notes):
+    @cached_property
+    def _note_of(self) -> dict[int, int]:
+        """Outermost attention operator -> the row of what was noted last before it began, on its
+        thread, and after the operator before it began."""
+        trace, notes = self.work.trace, self._notes
+        if not len(notes):
+            return {}
+        tid = trace.table("threads")["tid"].to_numpy()[trace.events["thread"].to_numpy()]
+        found: dict[int, int] = {}
+        for thread in np.unique(notes["thread"].to_numpy()).tolist():
+            rows = np.flatnonzero(notes["thread"].to_numpy() == thread)
+            calls = self._calls[tid[self._calls] == thread]
+            starts = trace.start_ns[calls]
+            at = np.searchsorted(notes["time_ns"].to_numpy()[rows], starts, side="right") - 1
+            fresh = (at >= 0) & np.concatenate([[True], np.diff(at) > 0])[: at.size]
+            found.update(zip(calls[fresh].tolist(), rows[at[fresh]].tolist(), strict=True))
+        return found
+
+    def _noted(self, event: int) -> Signature | None:
+        row = self._note_of.get(event, NONE)
+        if row == NONE:
             return None
-        trace = self.work.trace
-        start = int(trace.start_ns[event])
-        first = int(np.searchsorted(self._times, start - _CALL_BEFORE_NS))
-        last = int(np.searchsorted(self._times, start, side="right"))
-        tid = int(trace.table("threads")["tid"].iloc[int(trace.events["thread"].iloc[event])])
-        mine = np.flatnonzero(self._notes["thread"].to_numpy()[first:last] == tid)
-        return self._notes.iloc[first + int(mine[-1])] if mine.size else None
+        return _from_note(str(self._notes["arguments"][row]), str(self._notes["refused"][row]))
 
     def _recorded(self, event: int) -> Signature | None:
         row = self._arguments.row(event)
@@ -153,9 +166,9 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _from_note(noted: pd.Series[Any]) -> Signature:
-    said = json.loads(str(noted["arguments"]))
-    refused = json.loads(str(noted["refused"]) or "{}")
+@lru_cache(maxsize=4096)
+def _from_note(arguments: str, refusals: str) -> Signature:
+    said, refused = json.loads(arguments), json.loads(refusals or "{}")
     return Signature(
         tuple(said["query"]),
         tuple(said["key"]),
