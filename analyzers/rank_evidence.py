@@ -84,7 +84,7 @@ class LaneEvidence:
     def _add_steps(
         self, found: Arrivals, counted: NDArray[np.bool_], won: NDArray[np.bool_]
     ) -> None:
-        step = _steps(found)
+        step = steps_of(found)
         inside = counted & (step != NONE)
         numbers, calls = np.unique(step[inside], return_counts=True)
         self.calls_in.append(np.stack([numbers, calls]).astype(np.int64))
@@ -109,7 +109,7 @@ class LaneEvidence:
             self.beginnings.append(rows.astype(np.int64))
 
 
-def _steps(found: Arrivals) -> Longs:
+def steps_of(found: Arrivals) -> Longs:
     """The step of each call, as the first rank that has it counts."""
     step = found.calls.take("step")
     first = found.calls.present.argmax(axis=0)

@@ -125,7 +125,9 @@ def group_words(group: GroupResult) -> str:
 
 def _doings_words(late: Doings, longer: Mapping[str, int], beside: int | None) -> str:
     compared = "" if beside is None else f" more than rank {beside}"
-    parts = [f"{part_words(part)} {milliseconds(ns)}" for part, ns in list(longer.items())[:2]]
+    whole = sum(longer.values())
+    large = [(part, ns) for part, ns in longer.items() if ns >= _TELLING * whole][:2]
+    parts = [f"{part_words(part)} {milliseconds(ns)}" for part, ns in large]
     said = " and ".join(parts) + compared if parts else "nothing longer than the others"
     telling = telling_blocks(late, longer)
     if telling:

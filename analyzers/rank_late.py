@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import Longs
+from tracer.analyzers.rank_evidence import steps_of
 from tracer.analyzers.rank_match import JoinedLane
 from tracer.analyzers.rank_waits import Arrivals, arrivals
 from tracer.rank_analysis import Alignment, Interval, Rows, RowStore
 
-# One call of one rank. call: its number in the lane, equal on all ranks; times on its own clock;
-# margin_ns: 0 where it was not last.
+# One call of one rank. call and step: equal on all ranks; times on its own clock; margin_ns: 0
+# where it was not last.
 _CALL = np.dtype(
     [
         ("lane", "i4"),
@@ -109,8 +110,9 @@ def _piece(found: Arrivals, place: int, code: int, done: int) -> Rows:
     values = found.calls.values[place][here]
     rows = np.zeros(here.size, dtype=_CALL)
     rows["lane"], rows["call"] = code, done + here
-    for name in ("start_ns", "before_ns", "step"):
+    for name in ("start_ns", "before_ns"):
         rows[name] = values[name]
+    rows["step"] = steps_of(found)[here]
     rows["wait_ns"] = found.wait_ns[place][here]
     rows["margin_ns"] = np.where(found.last == place, found.margin_ns, 0)[here]
     rows["late_ns"] = found.late_ns[place][here]

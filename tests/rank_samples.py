@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from tests.make_traces import TraceMaker
 from tracer.events import Trace
@@ -103,10 +104,16 @@ def rank_trace(
 
 def moved(trace: Trace, offset_ns: int, drift: float = 0.0) -> Trace:
     """The same recording by a clock that is ahead and runs faster."""
-    start = trace.start_ns
-    shift = offset_ns + np.rint((start - BASE_NS) * drift).astype(np.int64)
-    events = trace.events.assign(start_ns=start + shift)
-    return replace(trace, events=events)
+    first = int(trace.start_ns[0])
+
+    def shifted(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+        times = {name: table[name].to_numpy() for name in names if name in table}
+        shift = {n: offset_ns + np.rint((t - first) * drift) for n, t in times.items()}
+        return table.assign(**{n: t + shift[n].astype(np.int64) for n, t in times.items()})
+
+    columns = ("start_ns", "end_ns", "time_ns")
+    tables = {name: shifted(table, columns) for name, table in trace.tables.items()}
+    return replace(trace, events=shifted(trace.events, ("start_ns",)), tables=tables)
 
 
 def save_ranks(

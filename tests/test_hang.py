@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ def dump(
     path: Path,
     rank: int,
     entries: Sequence[Entry],
-    groups: dict[str, Sequence[int]] | None = None,
-    completed: dict[str, int] | None = None,
+    groups: Mapping[str, Sequence[int]] | None = None,
+    completed: Mapping[str, int] | None = None,
 ) -> Path:
     """The dump of one rank."""
     members = groups or {"0": (0, 1, 2)}
