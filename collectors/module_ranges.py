@@ -177,8 +177,9 @@ class ModuleRanges:
         *,
         ranges: bool = True,
         every_module: bool = False,
+        describe: Callable[[nn.Module], Any] = lambda module: None,
     ) -> None:
-        self.tree = ModuleTree(every_module=every_module, names_later=not ranges)
+        self.tree = ModuleTree(every_module=every_module, names_later=not ranges, describe=describe)
         self.calls = RootCalls()
         self.names = RangeNames()
         self.make_range = torch_private.range_maker()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -133,7 +134,21 @@ class _Root:
     module: weakref.ref[nn.Module]
     called: weakref.ref[nn.Module]  # the wrapper around it that was called, or itself
     type: str
+    described: Any = None
     rescans: int = 0
+
+
+class Weights(NamedTuple):
+    """The parameters of a module without its children's: the columns of `model_modules`."""
+
+    parameters: int
+    parameter_bytes: int
+    dtype: str
+    device: str
+    trainable: int
+
+
+_NO_WEIGHTS = Weights(-1, -1, "", "", -1)
 
 
 @dataclass(eq=False)
@@ -142,6 +157,8 @@ class ModuleRecord:
 
     path: str
     type: str
+    order: int = 0
+    weights: Weights = _NO_WEIGHTS  # as they were at its first call
 
 
 class RangeNames(dict[int, str | None]):
@@ -188,16 +205,25 @@ class ModuleTree:
     # A model that makes new modules in each call is not searched again and again.
     MAX_RESCANS = 8
 
-    def __init__(self, *, every_module: bool = False, names_later: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        every_module: bool = False,
+        names_later: bool = False,
+        describe: Callable[[nn.Module], Any] = lambda module: None,
+    ) -> None:
         self.ranges = RangeNames()
         self.renames = Renames()
         self._every_module = every_module
         self._names_later = names_later  # no range is written: a name can wait until the end
-        self._unnamed: list[weakref.ref[nn.Module]] = []
+        self._describe = describe  # a root, at its first call and again at the end
+        self._unnamed: list[tuple[weakref.ref[nn.Module], Any]] = []
         self._known: dict[int, ModuleRecord] = {}
         self._freed: list[ModuleRecord] = []
         self._alive: dict[int, weakref.ref[nn.Module]] = {}
         self._roots: list[_Root] = []
+        self._freed_roots: list[Any] = []  # what was said of roots that never got a name
+        self._order = itertools.count()
         self._lock = threading.RLock()
 
     @property
@@ -205,6 +231,14 @@ class ModuleTree:
         """The roots that still live, in their wrappers, in order of their first call."""
         modules = [_first_alive(root.called, root.module) for root in self._roots]
         return [module for module in modules if module is not None]
+
+    def descriptions(self) -> list[Any]:
+        """What `describe` says of every root; of one that has been freed, what it said at first."""
+        said = list(self._freed_roots)
+        for root in self._roots:
+            module = _first_alive(root.called, root.module)
+            said.append(root.described if module is None else self._describe(module))
+        return said
 
     def add(self, module: nn.Module) -> None:
         """Name the modules of a root."""
@@ -219,7 +253,8 @@ class ModuleTree:
             root = self._find(inner)
             if root is None:
                 label = self._label(inner, contained)
-                root = _Root(label, weakref.ref(inner), weakref.ref(module), type_name(inner))
+                references = weakref.ref(inner), weakref.ref(module)
+                root = _Root(label, *references, type_name(inner), self._describe(module))
                 self._roots.append(root)
             self._name(members, root.label, contained)
             self._roots = [known for known in self._roots if known not in contained]
@@ -228,7 +263,7 @@ class ModuleTree:
         """Know a root without looking inside."""
         inner = unwrap(module)
         self.ranges[id(module)] = ""
-        self._unnamed.append(weakref.ref(module))
+        self._unnamed.append((weakref.ref(module), self._describe(module)))
         for known in (module, inner):
             self._watch(known)
         self._known.setdefault(id(inner), ModuleRecord("", type_name(inner)))
@@ -238,11 +273,14 @@ class ModuleTree:
         if not self._names_later:
             return
         self._names_later = False
-        waiting = [module for ref in self._unnamed if (module := ref()) is not None]
-        self._unnamed.clear()
         self.ranges.clear()
-        for module in waiting:
-            self.add(module)
+        for reference, described in self._unnamed:
+            module = reference()
+            if module is None:
+                self._freed_roots.append(described)
+            else:
+                self.add(module)
+        self._unnamed.clear()
 
     def rescan(self, module: nn.Module) -> None:
         """Name modules that a known root got after its first call."""
@@ -267,9 +305,13 @@ class ModuleTree:
         return {name for name, module in names if name and _is_callable(module)}
 
     def table(self) -> pd.DataFrame:
-        """The `model_modules` of every root; what has been freed has no parameters to count."""
-        rows = [_row(known, self._alive[key]()) for key, known in list(self._known.items())]
-        rows += [_row(known, None) for known in self._freed]
+        """The `model_modules` of every root; of what has been freed, as it was at first."""
+        for key, record in list(self._known.items()):
+            module = self._alive[key]()
+            if module is not None:
+                record.weights = _weights(module)
+        records = sorted((*self._known.values(), *self._freed), key=lambda record: record.order)
+        rows = [(record.path, record.type, *record.weights) for record in records]
         columns = SIDE_TABLES["model_modules"]
         values = zip(*rows, strict=True) if rows else ([] for _ in columns)
         return make_table(columns, dict(zip(columns, map(list, values), strict=True)))
@@ -307,7 +349,7 @@ class ModuleTree:
         name = range_name(path, type_name(module)) if has_range else ""
         if not member.is_wrapper:
             record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
-            record.path = path
+            record.path, record.order, record.weights = path, next(self._order), _weights(module)
         self._watch(module)
         self.ranges[key] = name
         return name
@@ -337,18 +379,15 @@ def _is_callable(module: nn.Module | None) -> bool:
     return type(module).forward is not nn.Module.forward
 
 
-def _row(known: ModuleRecord, module: nn.Module | None) -> tuple[Any, ...]:
-    if module is None:
-        return known.path, known.type, -1, -1, "", "", -1
+def _weights(module: nn.Module) -> Weights:
     own = list(module.parameters(recurse=False))
-    first = own[0] if own else None
-    return (
-        known.path,
-        known.type,
+    if not own:
+        return Weights(0, 0, "", "", 0)
+    return Weights(
         sum(map(logical_numel, own)),
         sum(p.numel() * p.element_size() for p in own),
-        "" if first is None else dtype_name(first),
-        "" if first is None else str(first.device),
+        dtype_name(own[0]),
+        str(own[0].device),
         int(any(p.requires_grad for p in own)),
     )
 

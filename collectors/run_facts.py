@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,23 +37,45 @@ _CONFIG_FIELDS = (
 )
 
 
-def collect_facts(roots: Iterable[nn.Module]) -> dict[str, Any]:
-    """The facts of a run with these root modules; one that is not known is None or absent."""
-    models = list(roots)
+def describe_model(model: nn.Module) -> dict[str, Any]:
+    """What one model resolved to. The program may free it before the recording ends."""
     return {
-        "attention_implementation": attention_implementation(models),
-        "attention_requested": attention_requested(models),
+        "attention_implementation": attention_implementation([model]),
+        "attention_requested": attention_requested([model]),
+        "dtypes": dtypes([model]),
+        "quantization": quantization([model]),
+        "compile_mode": compile_mode(model),
+        "model": model_facts(model),
+    }
+
+
+def collect_facts(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts of a run with these models; one that is not known is None or absent."""
+
+    def first(name: str) -> Any:
+        return next((model[name] for model in described if model[name] is not None), None)
+
+    return {
+        "attention_implementation": first("attention_implementation"),
+        "attention_requested": first("attention_requested"),
         "attention_backends": attention_backends(),
         "fp32_products": fp32_products(),
-        "dtypes": dtypes(models),
-        "quantization": quantization(models),
-        "compile_mode": next(filter(None, map(compile_mode, models)), None),
+        "dtypes": _summed(model["dtypes"] for model in described),
+        "quantization": first("quantization"),
+        "compile_mode": first("compile_mode"),
         "engine": next((name for name in _ENGINES if name in sys.modules), None),
         "versions": versions(),
         "gpus": gpu_names(),
         "device_uuids": device_uuids(),
-        "models": [model_facts(model) for model in models],
+        "models": [model["model"] for model in described],
     }
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for count in counts:
+        total.update(count)
+    return dict(total.most_common())
 
 
 def _config(model: nn.Module) -> Any:

@@ -214,9 +214,10 @@ def test_roots_get_their_names_at_the_end() -> None:
     assert "layers.1.attention" in set(t.trace.table("model_modules")["path"])
 
 
-def test_a_root_that_is_freed_early_is_listed_without_its_parameters() -> None:
+def test_a_root_that_is_freed_early_is_known_but_for_its_modules() -> None:
     with trace(detail="light") as t, torch.no_grad():
         for _ in range(3):
             OwnModel()(prompt())
     assert list(t.trace.table("model_modules")["parameters"]) == [-1, -1, -1]
     assert list(t.trace.table("root_calls")["type"]) == ["OwnModel"] * 3
+    assert [model["type"] for model in t.trace.meta.facts["models"]] == ["OwnModel"] * 3

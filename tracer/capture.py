@@ -47,7 +47,12 @@ from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
 from tracer.collectors.module_ranges import ModuleRanges
 from tracer.collectors.nvml import DeviceMetrics
-from tracer.collectors.run_facts import allocator_counters, allocator_facts, collect_facts
+from tracer.collectors.run_facts import (
+    allocator_counters,
+    allocator_facts,
+    collect_facts,
+    describe_model,
+)
 from tracer.collectors.torch_profiler import (
     SWITCHES,
     ProfilerSession,
@@ -213,6 +218,7 @@ class Capture:
             self._failed,
             ranges=detail in ("modules", "full"),
             every_module=detail == "full",
+            describe=describe_model,
         )
         with self._guarded("the names of modules"):
             if model is not None:
@@ -418,7 +424,7 @@ class Capture:
         if self._ranges is not None:
             with self._guarded("the facts of the run"):
                 recorded.tables["model_modules"] = self._ranges.tree.table()
-                recorded.facts = collect_facts(self._ranges.tree.roots)
+                recorded.facts = collect_facts(self._ranges.tree.descriptions())
                 allocator = allocator_facts(self._allocator, allocator_counters())
                 if allocator:
                     recorded.facts["allocator"] = allocator
