@@ -26,6 +26,7 @@ from tracer.tui.terminal import is_terminal, kept_terminal, look_for
 from tracer.tui.widgets.drawn import Colorless
 from tracer.tui.widgets.frame import Footer, Header, Tab
 from tracer.tui.widgets.loading import Loading
+from tracer.tui.widgets.small import TooSmall
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from tracer.tui.widgets.view import View
 
 LIVE_INTERVAL_S = 0.25
-_LEAST_WIDTH, _LEAST_HEIGHT = 60, 16
 _MOST_HISTORY = 200
 """A message of a search or a copy goes with the next key; an error stays until another message."""
 
@@ -58,6 +58,15 @@ class Frame(Screen[None]):
         yield Header(id="header")
         yield Footer(id="footer")
         yield Loading(id="loading")
+        yield TooSmall(id="small")
+
+    def on_mount(self) -> None:
+        cast(Explorer, self.app).begin()
+
+    def on_resize(self, event: events.Resize) -> None:
+        explorer = cast(Explorer, self.app)
+        explorer.arrange()
+        explorer.frame_changed()
 
     async def on_key(self, event: events.Key) -> None:
         event.stop()
@@ -72,6 +81,7 @@ class Explorer(App[int]):
     """Opens recordings and shows them. `run()` returns the number of a signal that ended it."""
 
     ENABLE_COMMAND_PALETTE = False
+    LEAST_WIDTH, LEAST_HEIGHT = 60, 16
     CSS = "Frame { background: black 0%; }"
     BINDINGS: ClassVar[list[Any]] = []
     ALLOW_SELECT = False
@@ -104,10 +114,12 @@ class Explorer(App[int]):
         self.crash: Exception | None = None
         self._views: dict[str, View] = {}
         self._tickets: dict[str, int] = {}
+        self.pending: set[str] = set()  # views that are being worked out
         self._polling = False
         self._last_action = ""
         self._this_action = ""
         self.ended_by: int | None = None
+        self.composed = False
 
     # Starting.
 
@@ -118,7 +130,10 @@ class Explorer(App[int]):
         """Colours are numbers of the 256 and pass as they are; without colour all go."""
         return [] if self.look.color else [self._colorless]
 
-    def on_mount(self) -> None:
+    def begin(self) -> None:
+        """The frame is there: read what is to be shown."""
+        self.composed = True
+        self.arrange()
         if self.ended_by is not None:
             self.exit(128 + self.ended_by)  # the signal came before there was a loop
             return
@@ -242,14 +257,25 @@ class Explorer(App[int]):
             self._prepare(key)
         else:
             view.open_item(item)
-        for other, shown in self._views.items():
-            shown.display = other == key
-        self.frame.query_one(Loading).display = False
+        self.arrange()
         self.frame_changed()
+
+    def arrange(self) -> None:
+        """Show what belongs on the screen at this size, and nothing else."""
+        if not self.composed:
+            return
+        small, frame = self.too_small, self.frame
+        for key, view in self._views.items():
+            view.display = key == self.current and not small
+        frame.query_one(Loading).display = self.view is None and not small
+        frame.query_one(TooSmall).display = small
+        frame.query_one(Header).display = frame.query_one(Footer).display = not small
+        frame.query_one(TooSmall).changed()
 
     def _prepare(self, key: str) -> None:
         ticket = self._tickets.get(key, 0) + 1
         self._tickets[key] = ticket
+        self.pending.add(key)
         prepare, session, look = type(self._views[key]).prepare, self.session, self.look
         run_beside(self, lambda: Prepared(key, ticket, prepare(session, look)))
 
@@ -261,12 +287,13 @@ class Explorer(App[int]):
     def on_prepared(self, message: Prepared) -> None:
         view = self._views.get(message.view)
         if view is not None and self._tickets[message.view] == message.ticket:
+            self.pending.discard(message.view)
             view.receive(message.model)
             self.frame_changed()
 
     def frame_changed(self) -> None:
         """Draw header and footer again."""
-        if self.screen_stack:
+        if self.composed:
             self.frame.query_one(Header).changed()
             self.frame.query_one(Footer).changed()
 
@@ -297,9 +324,7 @@ class Explorer(App[int]):
         if left.recording != self.session.shown:
             self.show_recording(left.recording)
         self.open_view(left.view)
-        view = self._views[left.view]
-        if view.model is not None:
-            view.restore(left.place)
+        self._views[left.view].return_to(left.place)
         self.frame_changed()
 
     def can_back(self) -> bool:
@@ -313,6 +338,7 @@ class Explorer(App[int]):
         self.session.shown = number
         for key in [key for key in self._views if key != "ranks"]:
             self._views.pop(key).remove()
+            self.pending.discard(key)
         self.frame_changed()
 
     # Keys.
@@ -393,7 +419,7 @@ class Explorer(App[int]):
         elif ask.kind == "palette":
             view.set_query(ask.text)
         elif ask.kind == "search" and ask.text:
-            self._find(ask.text, True, True)
+            self.find(ask.text)
         self.frame_changed()
 
     def _cancel(self, ask: Ask) -> None:
@@ -410,25 +436,49 @@ class Explorer(App[int]):
         view: Any = self.view
         if ask.kind == "search":
             self.query_text = ask.text
-            self._find(ask.text, True, True) if ask.text else None
+            self.message = ""
+            if ask.text:
+                self.find(ask.text)
         elif ask.kind == "palette":
             view.run_selected()
         elif ask.kind == "export":
             self._export(ask.text)
 
-    def _find(self, query: str, forward: bool, here: bool) -> None:
+    def find(self, query: str, forward: bool = True, here: bool = True) -> int:
+        """Go to a hit on the shown screen; returns how many there are."""
         view = self.view
-        if view is None or not query:
-            self.say("nothing to search for: / asks for it")
-            return
-        number, count = view.search(query, forward, here)
-        self.message = f"{number} of {count}: {query}" if count else f"no {query!r} here"
+        number, count = (0, 0) if view is None else view.search(query, forward, here)
+        self.message = f"{number} of {count}: {query}" if count else self._elsewhere_words(query)
+        return count
+
+    def _elsewhere(self, query: str) -> dict[str, int]:
+        """Screens that hold the query, and how often."""
+        from tracer.tui.model.elsewhere import hits_elsewhere
+
+        analysis = self.session.analysis
+        found = {} if analysis is None else hits_elsewhere(analysis, query)
+        return {key: count for key, count in found.items() if key != self.current}
+
+    def _elsewhere_words(self, query: str) -> str:
+        found = self._elsewhere(query)
+        if not found:
+            return f"no {query!r} anywhere"
+        listed = ", ".join(f"{screens.entry(key).words} {n:,}" for key, n in found.items())
+        return f"no {query!r} here; {listed}: n goes there"
 
     def do_next_hit(self) -> None:
-        self._find(self.query_text, True, False)
+        """The next hit here; without any here, the first screen that has one."""
+        if self.find(self.query_text, True, False):
+            return
+        there = next(iter(self._elsewhere(self.query_text)), None)
+        if there is not None:
+            from tracer.tui.model.places import SearchFor
+
+            self.leave()
+            self.open_view(there, SearchFor(self.query_text))
 
     def do_previous_hit(self) -> None:
-        self._find(self.query_text, False, False)
+        self.find(self.query_text, False, False)
 
     def can_next_hit(self) -> bool:
         return bool(self.query_text)
@@ -499,7 +549,8 @@ class Explorer(App[int]):
     @property
     def too_small(self) -> bool:
         """Whether the terminal is too small for any screen."""
-        return self.size.width < _LEAST_WIDTH or self.size.height < _LEAST_HEIGHT
+        width, height = self.frame.size
+        return width < self.LEAST_WIDTH or height < self.LEAST_HEIGHT
 
     def say(self, text: str) -> None:
         """A message above the footer; it covers nothing."""

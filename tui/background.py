@@ -10,6 +10,8 @@ from textual.message_pump import MessagePump
 
 from tracer.tui.messages import Crashed
 
+THREAD_NAME = "tracer-explorer"
+
 
 def run_beside(pump: MessagePump, work: Callable[[], Message | None]) -> Thread:
     """Run `work` on its own thread and post what it returns.
@@ -27,6 +29,6 @@ def run_beside(pump: MessagePump, work: Callable[[], Message | None]) -> Thread:
         if message is not None:
             pump.post_message(message)
 
-    thread = Thread(target=body, name="tracer-explorer", daemon=True)
+    thread = Thread(target=body, name=THREAD_NAME, daemon=True)
     thread.start()
     return thread

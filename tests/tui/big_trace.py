@@ -65,7 +65,7 @@ _STEPS = _MODULES + 3 * LAYERS
 def _row(kind: str, size: int, **columns: Any) -> dict[str, Any]:
     from tracer.events import KIND_CODE
 
-    defaults: dict[str, Any] = {name: -1 for name in EVENTS} | {"kind": KIND_CODE[kind]}
+    defaults: dict[str, Any] = dict.fromkeys(EVENTS, -1) | {"kind": KIND_CODE[kind]}
     return {
         name: np.broadcast_to(np.asarray(columns.get(name, defaults[name])), size)
         for name in EVENTS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from tracer.analysis import BUCKETS, Analysis
@@ -33,37 +34,46 @@ _NEIGHBOUR_WIDTH = 60
 def evidence_lines(
     lanes: Lanes, look: Look, selection: Selection | None, origin_ns: int, width: int
 ) -> list[Line]:
-    """Words on a selection, its source lines last."""
+    """Words on a selection: what and when, what surrounds it, what to do, and last its source."""
     if selection is None:
         return []
-    lines = [Line(Text(f" {look.name(_title(lanes, selection, origin_ns))}", BOLD))]
+    lines = _title_lines(look, _title(lanes, selection, origin_ns), width)
     for label, text in _facts(lanes, selection, origin_ns):
         lines += labelled(label, look.name(text), width)
     where = place_of(lanes, selection)
     found = finding_of(lanes, selection)
     if where.file is None and found is not None:
         where = found.where
-    lines += labelled("source", "", width) if where.file is not None else []
-    lines += source_lines(look, where, width, lanes.trace.meta.path or "")
     if found is not None:
         lines += labelled("finding", look.name(f"{found.rule}: {found.title}"), width)
         lines += labelled("do", look.name(found.advice), width) if found.advice else []
-    return lines
+    return lines + source_lines(look, where, width, lanes.trace.meta.path or "", label="source")
+
+
+def _title_lines(look: Look, parts: list[str], width: int) -> list[Line]:
+    """The parts side by side, as many as fit; the others below."""
+    lines = [""]
+    for part in map(look.name, parts):
+        joined = f"{lines[-1]}   {part}" if lines[-1] else f" {part}"
+        if cell_len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(f" {cut_middle(part, width - 1)}")
+    return [Line(Text(line, BOLD)) for line in lines]
 
 
 def _since(time_ns: int, origin_ns: int) -> str:
     return f"{'-' if time_ns < origin_ns else ''}{duration_text(abs(time_ns - origin_ns))}"
 
 
-def _title(lanes: Lanes, selection: Selection, origin_ns: int) -> str:
+def _title(lanes: Lanes, selection: Selection, origin_ns: int) -> list[str]:
     span = f"{_since(selection.start_ns, origin_ns)} to {_since(selection.end_ns, origin_ns)}"
     length = duration_text(selection.length_ns)
     if selection.kind == "gap":
         causes = cause_shares(lanes, selection.row)
         words = f"{cause_letter(causes[0][0])} {causes[0][0]}" if causes else "? unexplained"
-        return f"GAP {length}   {span}   {words}   {_rank(lanes, selection)}"
-    kind = _kind(lanes, selection).upper()
-    return f"{kind} {length}   {span}"
+        return [f"GAP {length}", span, words, _rank(lanes, selection)]
+    return [f"{_kind(lanes, selection).upper()} {length}", span]
 
 
 def _kind(lanes: Lanes, selection: Selection) -> str:

@@ -22,6 +22,7 @@ from tracer.tui.model.table import cut
 
 _MOST_EVIDENCE = 40
 _SHOWN_STEPS = 12
+_LABEL = 18
 
 
 def finding_lines(
@@ -52,16 +53,23 @@ def _number_lines(look: Look, analysis: Analysis, finding: Finding, width: int) 
     if finding.cost_ns is not None:
         ratio = percent_text(finding.ratio)
         text = f"{cost_text(cost).removesuffix(' *')}{each}, {ratio} of the window"
-        lines += labelled("cost", text, width)
+        lines += labelled("cost", text, width, _LABEL)
     else:
-        lines += labelled("cost", f"{UNKNOWN}  not measurable on this recording", width)
+        lines += labelled("cost", f"{UNKNOWN}  not measurable on this recording", width, _LABEL)
     if finding.gain_ns is not None:
         text = f"{gain_text(cost)}{each}, if this alone is changed"
-        lines += labelled("gain", text, width)
-    lines += labelled("seen", f"{count_text(finding.count)} times, steps {steps_text(cost)}", width)
+        lines += labelled("gain", text, width, _LABEL)
+    seen = f"{count_text(finding.count)} times, steps {steps_text(cost)}"
+    lines += labelled("seen", seen, width, _LABEL)
     for key, value in finding.detail.items():
-        lines += labelled(look.name(str(key)), look.name(_value(str(key), value)), width, 16)
+        label, text = look.name(_words(str(key))), look.name(_value(str(key), value))
+        lines += labelled(label, text, width, _LABEL)
     return lines
+
+
+def _words(key: str) -> str:
+    """A key of the detail in words; its unit stands with the number."""
+    return key.removesuffix("_ns").removesuffix("_ratio").replace("_", " ")
 
 
 def _value(key: str, value: object) -> str:

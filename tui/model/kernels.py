@@ -97,7 +97,7 @@ def kernels_table(look: Look, index: KernelIndex) -> Table:
         Column("how", "how", how, None, "left", rank=2),
         Column("calls", "calls", [f"{n:,}" for n in count.tolist()], count, rank=1),
         Column("mean", "mean", [duration_text(n) for n in mean.tolist()], mean, rank=3),
-        Column("total", scale.unit, [scale.text(n) for n in total.tolist()], total),
+        Column("total", f"total {scale.unit}", [scale.text(n) for n in total.tolist()], total),
         Column("share", "share", [percent_text(n) for n in ratio.tolist()], ratio),
     )  # fmt: skip
     return Table(

@@ -80,9 +80,8 @@ def marked(look: Look, line: Line, selected: bool, width: int) -> Text:
     if not selected:
         return text
     text.pad_right(max(width - text.cell_len, 0))
-    body = Text(" >", BOLD) + text[2:] if text.plain[:2].strip() == "" else text
-    body.stylize(SELECTED)
-    return body
+    shown = text.plain
+    return Text(f" >{shown[2:]}" if not shown[:2].strip() else shown, SELECTED)
 
 
 def selectable_rows(lines: Sequence[Line]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,13 +53,21 @@ from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
 WIDE = 100
 _LABEL = 10
 _CHART_LABEL = 10
+_WIDEST_COLUMN = 8
+_FIRST_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the first screen says of an analysis."""
+    """All that the first screen says of an analysis. `live`: it still grows."""
 
     analysis: Analysis
+    live: bool = False
+
+    @property
+    def sign(self) -> str:
+        """What stands before a number that is not final."""
+        return "~" if self.live else ""
 
     @cached_property
     def verdict(self) -> str:
@@ -206,7 +215,18 @@ def _add_tables(sheet: Sheet, facts: Facts, look: Look, width: int) -> None:
 
 
 def _verdict_lines(facts: Facts, look: Look, width: int) -> list[Line]:
-    return [Line(line.text) for line in wrapped(look.name(facts.verdict), width - 1, 1, style=BOLD)]
+    """The verdict, its first sentence bold."""
+    text = look.name(facts.sign + facts.verdict)
+    first = _FIRST_SENTENCE.match(text)
+    bold = len(first.group().split()) if first else 1 << 20
+    lines: list[Line] = []
+    for line in wrapped(text, width - 1, 1):
+        words = line.text.plain.split()
+        if bold > 0:
+            line.text.stylize(BOLD, 0, 1 + len(" ".join(words[:bold])))
+        bold -= len(words)
+        lines.append(line)
+    return lines
 
 
 def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
@@ -217,7 +237,8 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
         return _window_lines(facts, look, width)
     phases = {phase.name: phase for phase in analysis.phases}
     rows = [(level, phases.get(level.phase or "step")) for level in facts.levels]
-    numbers = _columns([("median", "p95", "steps", "tok/s"), *(_phase_numbers(p) for _, p in rows)])
+    titles = ("median", "p95", "steps", "tok/s")
+    numbers = _columns([titles, *(_phase_numbers(facts, phase) for _, phase in rows)])
     room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
     title = heading("PHASES", "one bar = the time of its steps")
     title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
@@ -250,13 +271,13 @@ def _window_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     ]
 
 
-def _phase_numbers(phase: Phase | None) -> tuple[str, str, str, str]:
+def _phase_numbers(facts: Facts, phase: Phase | None) -> tuple[str, str, str, str]:
     if phase is None:
         return UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
     tokens = phase.tokens_per_second
     speed = UNKNOWN if tokens is None else f"{tokens:,.1f}" if tokens < 100 else f"{tokens:,.0f}"
     p95 = duration_text(phase.p95_ns) if phase.steps > 1 else UNKNOWN
-    return duration_text(phase.median_ns), p95, f"{phase.steps:,}", speed
+    return facts.sign + duration_text(phase.median_ns), p95, f"{phase.steps:,}", speed
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -304,13 +325,14 @@ def step_chart(marks: StepMarks, look: Look, width: int, step: int, rows: int) -
     left = " " * GUTTER + f"{top:>{_CHART_LABEL - GUTTER - 1}} "
     room = max(width - len(left) - 2, 8)
     bins = bins_of(len(marks.walls_ns), room)
+    each = min(max(room // (2 * len(bins)), 1), _WIDEST_COLUMN)
     heights = np.maximum.reduceat(marks.walls_ns, bins)
-    body = _bars(look, heights, rows)
+    body = _bars(look, heights, rows, each)
     lines = [Line(Text(left + look.sign("│", "|") + body[0]))]
     for line in body[1:]:
         label = "0".rjust(_CHART_LABEL - 1) + " "
         lines.append(Line(Text(label + look.sign("│", "|") + line)))
-    lines.append(_mark_line(marks, bins, step, len(left) + 1))
+    lines.append(_mark_line(marks, bins, step, len(left) + 1, each))
     note = marks.note(step)
     if len(bins) < len(marks.walls_ns):
         note += f"; one column = the slowest of {len(marks.walls_ns) / len(bins):.1f} steps"
@@ -324,22 +346,29 @@ def bins_of(steps: int, room: int) -> NDArray[np.int64]:
     return np.arange(columns, dtype=np.int64) * steps // columns
 
 
-def _bars(look: Look, heights: NDArray[np.int64], rows: int) -> list[str]:
+def _bars(look: Look, heights: NDArray[np.int64], rows: int, each: int) -> list[str]:
     signs = " .-=#" if look.ascii else " ▁▂▃▄▅▆▇█"
     grain = len(signs) - 1
     top = max(int(heights.max(initial=0)), 1)
     levels = np.maximum(np.rint(heights / top * grain * rows).astype(np.int64), 1)
+    gap = " " if each > 1 else ""
     return [
-        "".join(signs[n] for n in np.clip(levels - grain * below, 0, grain).tolist())
+        "".join(
+            signs[n] * (each - len(gap)) + gap
+            for n in np.clip(levels - grain * below, 0, grain).tolist()
+        )
         for below in range(rows - 1, -1, -1)
     ]
 
 
-def _mark_line(marks: StepMarks, bins: NDArray[np.int64], step: int, indent: int) -> Line:
+def _mark_line(
+    marks: StepMarks, bins: NDArray[np.int64], step: int, indent: int, each: int
+) -> Line:
+    """Letters under the columns, and `^` under the chosen one."""
     chosen = int(np.searchsorted(bins, step, side="right")) - 1
-    letters = "".join(marks.letters[int(first)] for first in bins)
+    letters = "".join(marks.letters[int(first)].ljust(each) for first in bins)
     text = Text(" " * indent + letters)
-    at = indent + chosen
+    at = indent + chosen * each
     return Line(Text.assemble(text[:at], ("^", BOLD), text[at + 1 :]))
 
 
@@ -349,17 +378,26 @@ def _where_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     level = facts.main
     column = rounded(level)
     words = level_words(level)
-    whole = duration_text(level.per_step(level.total_ns))
+    whole = facts.sign + column.scale.with_unit(level.per_step(level.total_ns))
     head = heading(f"WHERE {whole} OF {words.subject.upper()} GO")
-    room = max(width - GUTTER - 20, 12)
+    room = max(width - GUTTER - 22, 12)
+    page = page_of(look, width)
     head.text.append(f"{column.scale.unit:>{max(width - 10 - head.text.cell_len, 4)}}", DIM)
     head.text.append(f"{'share':>10}", DIM)
     lines = [head]
     for label, group, part in where_rows(level):
         time, share = column.cells(group, part)
-        text = f"{' ' * GUTTER}{pad(cut(label, room), room)}{time:>10}{share:>10}"
-        lines.append(Line(Text(text), _part_target(level, group, part), label.strip()))
+        text = Text(" " * GUTTER).append(_row_sign(look, group, part), page.style(group))
+        text.append(f" {pad(cut(label, room), room)}{time:>10}{share:>10}")
+        lines.append(Line(text, _part_target(level, group, part), label.strip()))
     return lines
+
+
+def _row_sign(look: Look, group: str, part: str) -> str:
+    """What stands for the row in a bar: the texture of its group, the letter of its cause."""
+    if group == "overhead":
+        return CAUSE_LETTERS[part] if part else " "
+    return " " if part else page_of(look, 1).block(group)
 
 
 def where_rows(level: Level) -> Iterator[tuple[str, str, str]]:

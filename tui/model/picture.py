@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from tracer.exporters.format import duration_text
 from tracer.tui.look import Look
 from tracer.tui.model.evidence import evidence_lines
-from tracer.tui.model.lines import BOLD, DIM, SELECTED
+from tracer.tui.model.lines import BOLD, DIM, SELECTED, wrapped
 from tracer.tui.model.scene import (
     LABEL_WIDTH,
     LaneRow,
@@ -50,7 +50,7 @@ def draw_timeline(timeline: Timeline, look: Look, width: int, height: int) -> Pi
     """Everything, at this size."""
     cells = cells_in(width)
     chart, keys = _chart(timeline, look, cells, _lane_room(height))
-    bottom = legend(look, timeline.lanes, timeline.keys, width)
+    bottom = legend(look, timeline.lanes, width)
     room = height - len(chart) - len(bottom)
     lens: list[Text] = []
     lens_view: Viewport | None = None
@@ -81,12 +81,15 @@ def _chart(
     lines[0].append_text(axis_row(look, viewport, cells, origin))
     keys: list[LaneKey | None] = [None]
     rows = draw_lanes(timeline.lanes, look, viewport, cells, timeline.keys, timeline.lane)
-    if not rows:
-        lines.append(Text(f" {_no_lanes(timeline)}"))
     column = viewport.column(viewport.cursor_ns, cells)
     for row in _in_view(rows, timeline.lane, room):
-        lines.append(_lane_line(row, timeline.lane, edge, column))
+        chosen = row.key == timeline.lane
+        lines.append(_lane_line(row, edge, column, chosen, chosen))
         keys.append(row.key)
+    if not timeline.lanes.streams:
+        reason = wrapped(look.name(_no_lanes(timeline)), LABEL_WIDTH + cells, 1)
+        lines += [line.text for line in reason]
+        keys += [None] * len(reason)
     words = selection_words(timeline.lanes, timeline.selection)
     under = cursor_row(look, viewport, cells, timeline.selection, look.name(words))
     lines.append(Text(" " * (LABEL_WIDTH + 1)).append_text(under))
@@ -102,13 +105,15 @@ def _in_view(rows: Sequence[LaneRow], chosen: LaneKey, room: int) -> Sequence[La
     return rows[first : first + room]
 
 
-def _lane_line(row: LaneRow, chosen: LaneKey, edge: str, column: int) -> Text:
-    here = row.key == chosen
+def _lane_line(row: LaneRow, edge: str, column: int, chosen: bool, cursor: bool) -> Text:
+    """Label and cells; the chosen lane is marked, and the cell of the cursor reversed."""
     label = cut(row.label, LABEL_WIDTH - 2)
-    line = Text(f"{'>' if here else ' '}{label:<{LABEL_WIDTH - 1}}", BOLD if here else "")
+    line = Text().append(
+        f"{'>' if chosen else ' '}{label:<{LABEL_WIDTH - 1}}", BOLD if chosen else ""
+    )
     line.append(edge, DIM)
     cells = row.cells.copy()
-    if here and 0 <= column < len(cells.plain):
+    if cursor and 0 <= column < len(cells.plain):
         cells.stylize(SELECTED, column, column + 1)
     return line.append_text(cells)
 
@@ -134,9 +139,8 @@ def _lens(timeline: Timeline, look: Look, cells: int, viewport: Viewport) -> lis
     rows = draw_lanes(timeline.lanes, look, viewport, cells, keys, timeline.lane)
     column = viewport.column(viewport.cursor_ns, cells)
     edge = look.sign("│", "|")
-    none = LaneKey("copies", -1)
-    lines = [_lane_line(replace(row, key=none), none, edge, column) for row in rows]
-    return [Text(), title, *(_unmarked(line) for line in lines), Text()]
+    lines = [_lane_line(row, edge, column, False, row.key.kind != "module") for row in rows]
+    return [Text(), title, *lines, Text()]
 
 
 def _one_of_each(keys: Sequence[LaneKey], chosen: LaneKey) -> list[LaneKey]:
@@ -146,8 +150,3 @@ def _one_of_each(keys: Sequence[LaneKey], chosen: LaneKey) -> list[LaneKey]:
         if key.kind not in kept or key == chosen:
             kept[key.kind] = key
     return [key for key in keys if kept[key.kind] == key]
-
-
-def _unmarked(line: Text) -> Text:
-    """A row of the lens shows where the cursor is, but no lane of it is chosen."""
-    return Text(" ").append_text(line[1:])

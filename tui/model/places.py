@@ -45,3 +45,10 @@ class RecordingNumber:
     """One of the recordings that are open."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class SearchFor:
+    """The first hit of a search."""
+
+    query: str

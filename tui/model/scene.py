@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 
 from tracer.analysis import BUCKETS, GROUPS
@@ -280,15 +281,15 @@ def cursor_row(
             row[first : last + 1] = [look.rule] * (last + 1 - first)
             row[first] = row[last] = "^"
     row[at] = "^"
-    used = len("".join(row).rstrip())
+    marks = "".join(row).rstrip()
     said = cut(words, max(cells - 2, 8))
-    if used + 1 + len(said) <= cells:
-        row[used + 1 : used + 1 + len(said)] = list(said)
-    else:
-        first_used = len(row) - len("".join(row).lstrip())
-        if first_used > len(said) + 1:
-            row[first_used - len(said) - 1 : first_used - 1] = list(said)
-    return Text("".join(row)[:cells], BOLD)
+    free_before = len(marks) - len(marks.lstrip())
+    if len(marks) + 1 + cell_len(said) <= cells:
+        return Text(f"{marks} {said}", BOLD)
+    if cell_len(said) + 1 <= free_before:
+        blanks = " " * (free_before - cell_len(said) - 1)
+        return Text(f"{blanks}{said} {marks.lstrip()}", BOLD)
+    return Text(marks, BOLD)
 
 
 def lens_viewport(viewport: Viewport, selection: Selection | None, cells: int) -> Viewport:
@@ -330,21 +331,30 @@ def _selection_name(lanes: Lanes, selection: Selection) -> str:
     return span_name(lanes.name(selection.row))
 
 
-def legend(look: Look, lanes: Lanes, keys: Sequence[LaneKey], width: int) -> list[Text]:
-    """What the signs stand for, those that can occur."""
+def legend(look: Look, lanes: Lanes, width: int) -> list[Text]:
+    """What the signs stand for, those that occur; whole words, in at most two lines."""
     styles = group_styles(look.light)
-    first = Text(" work: ")
-    for group, letter in GROUP_LETTERS.items():
+    entries: list[tuple[str, str, Style]] = []
+    for group, letter in (*GROUP_LETTERS.items(), ("overhead", "t")):
         at = GROUPS.index(group)
         if any(lane.groups[at].total_ns for lane in lanes.streams):
-            first.append(letter, styles[at]).append(f" {group}  ")
-    if any(lane.groups[_OVERHEAD].total_ns for lane in lanes.streams):
-        first.append("t", styles[_OVERHEAD]).append(" transfer  ")
+            name = "transfer" if group == "overhead" else group
+            entries.append((letter, name, styles[at]))
+    work = _entries(" work:", entries, width)
     causes = dict.fromkeys(cause for idle in lanes.idle.values() for cause in idle.causes)
-    words = "  ".join(f"{cause_letter(cause)} {cause}" for cause in causes)
-    idle = Text(" idle: ").append(words, styles[_OVERHEAD]) if causes else Text()
+    named = [(cause_letter(cause), cause, styles[_OVERHEAD]) for cause in causes]
+    idle = _entries(" idle:", named, width)
+    if work.cell_len + idle.cell_len > width:
+        return [work, idle]
     signs = ". to #" if look.ascii else "▁ to █"
     load = f" load: {signs} = share of the cell's time with work on it; blank = none"
-    if first.cell_len + idle.cell_len <= width:
-        return [first.append_text(idle), Text(cut(load, width), DIM)]
-    return [first, idle]
+    both = work.append_text(idle)
+    return [both, Text(load, DIM)] if len(load) <= width else [both]
+
+
+def _entries(title: str, entries: Sequence[tuple[str, str, Style]], width: int) -> Text:
+    line = Text(title) if entries else Text()
+    for letter, name, style in entries:
+        if line.cell_len + len(letter) + len(name) + 3 <= width:
+            line.append(" ").append(letter, style).append(f" {name} ")
+    return line

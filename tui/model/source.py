@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tracer.findings import Where
 from tracer.tui.look import Look
-from tracer.tui.model.lines import BOLD, DIM, Line, plain, wrapped
+from tracer.tui.model.lines import BOLD, DIM, Line, labelled, plain, wrapped
 from tracer.tui.model.table import cut
 
 _MOST_BYTES = 4 << 20
@@ -70,15 +70,18 @@ def _read(path: Path) -> str | None:
 
 
 def source_lines(
-    look: Look, where: Where, width: int, recording: str = "", around: int = 4
+    look: Look, where: Where, width: int, recording: str = "", around: int = 4, label: str = ""
 ) -> list[Line]:
     """The place and the lines around it, the line itself marked; or why they are not shown."""
     if where.file is None:
-        return [plain("   line not recorded (detail full records Python frames)", DIM)]
+        said = "line not recorded (detail full records Python frames)"
+        return labelled(label, said, width) if label else [plain(f"   {said}", DIM)]
     place = f"{where.file}:{where.line}" if where.line is not None else where.file
     if where.function:
         place += f"  in {where.function}"
-    lines = [Line(text.text, None, place) for text in wrapped(look.name(place), width)]
+    shown = look.name(place)
+    lines = labelled(label, shown, width) if label else wrapped(shown, width)
+    lines = [Line(text.text, None, place) for text in lines]
     found = None if where.line is None else excerpt(where.file, where.line, around, recording)
     if found is None:
         return [*lines, plain("   the file is not on this machine", DIM)]

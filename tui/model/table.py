@@ -212,10 +212,10 @@ def row_line(fitted: Fitted, row: int, selected: bool, width: int) -> Text:
         line.append(pad(cells[row], room, column.align), style)
         line.append(" " * _GAP if at < last else "")
     line.truncate(width, overflow="crop")
-    if selected:
-        line.pad_right(max(width - line.cell_len, 0))
-        line.stylize(SELECTED)
-    return line
+    if not selected:
+        return line
+    line.pad_right(max(width - line.cell_len, 0))
+    return Text(line.plain, SELECTED)
 
 
 @lru_cache(maxsize=64)

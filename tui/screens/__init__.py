@@ -21,6 +21,11 @@ class Entry:
     within: str = ""
 
     @property
+    def words(self) -> str:
+        """The screen in a sentence."""
+        return self.title or self.key.capitalize()
+
+    @property
     def tab(self) -> str:
         return self.within or self.key
 

@@ -41,7 +41,7 @@ class OverviewView(View):
     @staticmethod
     def prepare(session: Session, look: Look) -> Facts:
         assert session.analysis is not None
-        return Facts(session.analysis).prepare()
+        return Facts(session.analysis, session.live).prepare()
 
     @property
     def facts(self) -> Facts:

@@ -80,7 +80,8 @@ class PaletteView(LinesView):
         if command is None:
             self.explorer.open_number(number)
         else:
-            self.explorer.do(command)
+            # The screen has its size again after it was drawn.
+            self.explorer.call_after_refresh(self.explorer.do, command)
 
     def do_enter(self) -> None:
         self.run_selected()

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
-from textual import events
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -88,6 +88,7 @@ class Drawn(Widget):
     def __init__(self, **options: str) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
         self._strips: list[Strip] | None = None
+        self._drawn_size = Size(0, 0)
 
     @property
     def explorer(self) -> Explorer:
@@ -114,14 +115,12 @@ class Drawn(Widget):
         self._strips = None
         super().notify_style_update()
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._strips = None
-
     def render_line(self, y: int) -> Strip:
         width, height = self.size
-        if self._strips is None:
+        if self._strips is None or self._drawn_size != self.size:
             lines = self.draw(width, height)[:height] if width and height else []
             self._strips = [strip_of(line, self.look, width) for line in lines]
+            self._drawn_size = self.size
         if y < len(self._strips):
             return self._strips[y]
         return Strip.blank(width, self.look.base)
@@ -132,7 +131,8 @@ def columns_beside(left: list[Text], right: list[Text], left_width: int, rule: s
     height = max(len(left), len(right))
     rows: list[Text] = []
     for at in range(height):
-        line = left[at].copy() if at < len(left) else Text()
+        # A line of its own: the style of the left one must not reach what stands beside it.
+        line = Text().append_text(left[at]) if at < len(left) else Text()
         line.append(" " * max(left_width - cell_len(line.plain), 0))
         line.append(rule, Style(dim=True))
         rows.append(line.append_text(right[at]) if at < len(right) else line)

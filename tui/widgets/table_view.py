@@ -118,14 +118,15 @@ class TableView(View):
             self.cursor.move(at, len(rows))
 
     def place(self) -> object:
-        return self.arrangement, self.cursor.at, self.cursor.top, self.in_details, self.details.at
+        cursor = (self.cursor.at, self.cursor.top, self.details.at)
+        return self.arrangement, cursor, self.in_details, self.details_asked
 
     def restore(self, place: object) -> None:
         assert isinstance(place, tuple)
-        self.arrangement, at, top, self.in_details, detail = place
+        self.arrangement, cursor, self.in_details, self.details_asked = place
         if self.table is not None:
             self.rearrange()
-        self.cursor.at, self.cursor.top, self.details.at = at, top, detail
+        self.cursor.at, self.cursor.top, self.details.at = cursor
         self.changed()
 
     def show_item(self, item: object) -> None:

@@ -10,6 +10,7 @@ from textual import events
 
 from tracer.tui.look import Look
 from tracer.tui.model.lines import Line, Target, marked
+from tracer.tui.model.places import SearchFor
 from tracer.tui.session import Session
 from tracer.tui.widgets.drawn import Drawn
 
@@ -29,9 +30,10 @@ class View(Drawn):
     DEFAULT_CSS = "View { height: 1fr; }"
 
     def __init__(self) -> None:
-        super().__init__(id=f"view-{self.KEY}")
+        super().__init__()
         self.model: Any = None
         self.wanted: object = None
+        self.left: object = None
 
     @staticmethod
     def prepare(session: Session, look: Look) -> Any:
@@ -44,7 +46,10 @@ class View(Drawn):
         self.on_model()
         if self.wanted is not None:
             wanted, self.wanted = self.wanted, None
-            self.show_item(wanted)
+            self._show(wanted)
+        if self.left is not None:
+            left, self.left = self.left, None
+            self.restore(left)
         self.changed()
 
     def open_item(self, item: object) -> None:
@@ -52,8 +57,21 @@ class View(Drawn):
         if self.model is None:
             self.wanted = item
         elif item is not None:
-            self.show_item(item)
+            self._show(item)
         self.changed()
+
+    def return_to(self, place: object) -> None:
+        """Go back to a place, as soon as there is a model."""
+        if self.model is None:
+            self.left = place
+        else:
+            self.restore(place)
+
+    def _show(self, item: object) -> None:
+        if isinstance(item, SearchFor):
+            self.explorer.find(item.query)
+        else:
+            self.show_item(item)
 
     def on_model(self) -> None:
         """A new model came: keep the place as far as it still exists."""
