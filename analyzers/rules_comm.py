@@ -70,11 +70,11 @@ def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
             checks=tuple(Check(rule, "not_checked", reason) for rule in (EXPOSED, SAME_STREAM))
         )
     apart = began_apart(analysis.collectives)
-    places = Places(context.work)
-    kinds = _kinds(context, analysis, apart)
-    findings = tuple(
-        _finding(context, analysis, places, kind) for kind in kinds if _matters(kind, analysis)
-    )
+    kinds = [kind for kind in _kinds(context, analysis, apart) if _matters(kind, analysis)]
+    findings: tuple[Finding, ...] = ()
+    if kinds:
+        places = Places(context.work)
+        findings = tuple(_finding(context, analysis, places, kind) for kind in kinds)
     said = "" if len(analysis.collectives) else "no collective ran"
     checks = [verdict(EXPOSED, findings, said), verdict(SAME_STREAM, findings, said)]
     if analysis.cpu_only:
