@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.errors import UsageError
+from tracer.events import Note
 
 # The functions that give the flight recorder as a pickle, by version of torch.
 _DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
@@ -71,12 +72,12 @@ class Watchdog:
         self,
         options: WatchdogOptions,
         *,
-        rank: int | None = None,
+        rank: int | None = None,  # None: what the launcher said, if anything
         on_bark: Callable[[Bark], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
-        self._rank = rank
+        self._rank = _launched_rank() if rank is None else rank
         self._on_bark = on_bark
         self._clock = clock
         self._changed = threading.Condition()
@@ -171,6 +172,21 @@ class Watchdog:
         folder.mkdir(parents=True, exist_ok=True)
         owner = f"rank_{self._rank}" if self._rank is not None else f"pid_{os.getpid()}"
         return folder / f"{what}_{owner}{suffix}"
+
+
+def _launched_rank() -> int | None:
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
+
+
+def bark_note(bark: Bark) -> Note:
+    """What a reader of the report must know of a step that took too long."""
+    files = ", ".join(str(path) for path in (bark.stacks, bark.dump) if path is not None)
+    text = f"step {bark.step} was not over after {bark.seconds:.1f} s: "
+    text += f"see {files}" if files else f"nothing could be written ({'; '.join(bark.failures)})"
+    if bark.stacks is not None and bark.dump is None:
+        text += " (no flight recorder: TORCH_FR_BUFFER_SIZE is not set)"
+    return Note("capture.step_too_long", text, 1, {"step": bark.step, "seconds": bark.seconds})
 
 
 def dump_flight_recorder() -> bytes | None:

@@ -331,3 +331,26 @@ def test_wrong_options(given: Any) -> None:
 def test_options() -> None:
     assert WatchdogOptions.of(3) == WatchdogOptions(3.0)
     assert WatchdogOptions.of({"seconds": 2, "directory": "d"}) == WatchdogOptions(2.0, "d")
+
+
+def test_a_live_run_with_a_watchdog(tmp_path: Path) -> None:
+    import time
+
+    import torch
+
+    from tracer import trace
+
+    folder = tmp_path / "hang"
+    options = {"seconds": 0.2, "directory": str(folder)}
+    with trace(metrics=False, detail="light", watchdog=options) as t:
+        with t.step("quick"):
+            torch.ones(2).sum()
+        with t.step("slow"):
+            for _ in range(200):
+                time.sleep(0.05)
+                if list(folder.glob("stacks_*")):
+                    break
+    notes = [note for note in t.trace.notes if note.rule == "capture.step_too_long"]
+    assert [note.detail["step"] for note in notes] == [1]
+    (stacks,) = folder.glob("stacks_*.txt")
+    assert "test_a_live_run_with_a_watchdog" in stacks.read_text()

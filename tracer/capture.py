@@ -62,6 +62,7 @@ from tracer.collectors.torch_profiler import (
     gpu_is_usable,
 )
 from tracer.collectors.wait_lines import WaitLines
+from tracer.collectors.watchdog import Bark, Watchdog, WatchdogOptions, bark_note
 from tracer.errors import CaptureError
 from tracer.events import Note
 
@@ -106,6 +107,7 @@ class Options:
     metrics: bool = True
     limits: Limits = field(default_factory=Limits)
     yields_to_traces: bool = False  # another trace() ends this one instead of being refused
+    watchdog: WatchdogOptions | None = None  # what to do when a step takes too long
 
 
 @dataclass
@@ -145,6 +147,8 @@ class Capture:
         self._session: ProfilerSession | None = None
         self._ranges: ModuleRanges | None = None
         self._device_steps: DeviceSteps | None = None
+        self._watchdog: Watchdog | None = None
+        self._steps_announced = False
         self._sources: list[Source] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
@@ -192,6 +196,10 @@ class Capture:
         self._sources = [Collections(), Children()]
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
+        if self._options.watchdog is not None:
+            self._watchdog = Watchdog(self._options.watchdog, on_bark=self._barked)
+            with self._guarded("the watchdog"):
+                self._watchdog.start()
         if self._options.detail != "light":
             self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
@@ -262,10 +270,15 @@ class Capture:
         return self._steps.begin(name, phase, caller)
 
     def step_begins(self) -> None:
+        if self._watchdog is not None:
+            self._steps_announced = True
+            self._watchdog.begin()
         if self._device_steps is not None:
             self._mark(self._device_steps.begin, "step")
 
     def step_ends(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.end()
         if self._device_steps is not None:
             self._mark(self._device_steps.end, "step")
         if self._session is not None and not self._ended:
@@ -274,10 +287,15 @@ class Capture:
         self._look_at_limits(time.time_ns())
 
     def root_begins(self) -> None:
+        # Where the program announces no steps, each call of its model is one.
+        if self._watchdog is not None and not self._steps_announced:
+            self._watchdog.begin()
         if self._device_steps is not None:
             self._device_steps.begin("call")
 
     def root_ends(self, now_ns: int) -> None:
+        if self._watchdog is not None and not self._steps_announced:
+            self._watchdog.end()
         if self._device_steps is not None:
             self._device_steps.end("call")
         self._look_at_limits(now_ns)
@@ -297,6 +315,9 @@ class Capture:
         """The last sample of each counter of each device; may be asked by another thread."""
         sampled = (s for s in self._sources if isinstance(s, DeviceMetrics))
         return [counter for source in sampled for counter in source.latest()]
+
+    def _barked(self, bark: Bark) -> None:
+        self._warn(bark_note(bark))
 
     def _mark(self, mark: Any, owner: str) -> None:
         with self._guarded("a mark on the device"):
@@ -376,6 +397,9 @@ class Capture:
         self._keep()
 
     def _close_sources(self) -> None:
+        if self._watchdog is not None and not self.forked:
+            with self._guarded("the watchdog"):
+                self._watchdog.close()
         if self._ranges is not None:
             with self._guarded("the names of modules"):
                 self._ranges.close()

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tracer.collectors.nccl_log import LiveNcclLog
+from tracer.collectors.watchdog import WatchdogOptions
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def trace(
     limits: Limits | Mapping[str, Any] | None = None,
     calibrate: bool | None = None,
     otlp: bool | str | Mapping[str, Any] | None = None,
+    watchdog: float | Mapping[str, Any] | None = None,
 ) -> Recording:
     """Record what PyTorch does in a block (`with trace() as t:`) or in a function (`@trace()`).
 
@@ -48,6 +50,8 @@ def trace(
     of the devices. `limits`: when the recording ends by itself, `seconds` and `free_memory_ratio`.
     `otlp`: send the run to an OpenTelemetry collector when it has ended, from a thread of its own:
     an address, arguments of `t.export_otlp`, or True for what the `OTEL_…` variables say.
+    `watchdog`: seconds a step may take, or `{"seconds": …, "directory": …}`; when one takes longer,
+    the stacks of all threads and the flight recorder are written there, for `tracer ranks`.
     """
     _check(model, detail, schedule, calibrate)
     options: dict[str, Any] = {
@@ -56,6 +60,7 @@ def trace(
         "schedule": schedule,
         "metrics": metrics,
         "limits": limits,
+        "watchdog": None if watchdog is None else WatchdogOptions.of(watchdog),
     }
     return Recording(options, None if out is None else Path(out), _live_export(otlp))
 
