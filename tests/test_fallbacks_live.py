@@ -1,0 +1,346 @@
+"""Fallbacks live: the programs of samples/fallbacks on a CPU, each with its clean twin, and what
+the recorder leaves behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.fallback_samples import FOLDER, SAMPLES, Sample, check, recording_of
+from tests.live_models import decoder, quiet
+from tests.test_idle import found, status
+from tracer import cli, trace
+from tracer.analysis import BUCKETS, Analysis
+from tracer.collectors.attention_facts import AttentionCalls, describe_call
+from tracer.collectors.fallback_logs import FallbackLogs
+from tracer.events import SIDE_TABLES
+
+ON_CPU = [sample for sample in SAMPLES if not sample.gpu]
+IDS = [sample.name for sample in ON_CPU]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Generator[None]:
+    """Small work on a machine that is shared, and nothing compiled by tests before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    forget_compilations()
+    yield
+    torch.set_num_threads(before)
+
+
+def forget_compilations() -> None:
+    """As if nothing had been compiled in this process."""
+    if "torch._dynamo.utils" in sys.modules:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+
+@pytest.mark.parametrize("sample", ON_CPU, ids=IDS)
+def test_a_program_that_takes_a_slower_way(sample: Sample) -> None:
+    with quiet():
+        analysis = recording_of(sample.name, clean=False).analysis
+    check(sample, analysis, clean=False)
+
+
+@pytest.mark.parametrize("sample", ON_CPU, ids=IDS)
+def test_its_clean_twin(sample: Sample) -> None:
+    with quiet():
+        analysis = recording_of(sample.name, clean=True).analysis
+    check(sample, analysis, clean=True)
+
+
+def test_a_program_for_a_gpu_says_so_in_one_line() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    for sample in SAMPLES:
+        if sample.gpu:
+            with pytest.raises(SystemExit, match="happens on a GPU alone") as ended:
+                recording_of(sample.name, clean=False)
+            assert "\n" not in str(ended.value)
+
+
+# --- the attention of a call
+
+
+def attention(*, heads: int = 4, key_heads: int = 4, size: int = 16, **options: Any) -> Analysis:
+    """Three steps of one attention on the CPU."""
+    query = torch.randn(2, heads, 64, size)
+    key = torch.randn(2, key_heads, 64, size)
+    with torch.no_grad(), trace() as t:
+        for _ in range(3):
+            with t.step():
+                functional.scaled_dot_product_attention(query, key, key, **options)  # the call
+    return t.analysis
+
+
+def line_of(marker: str) -> int:
+    """The line of this file that ends with a marker."""
+    with open(__file__, encoding="utf-8") as file:
+        return next(n for n, text in enumerate(file, 1) if text.rstrip().endswith(f"# {marker}"))
+
+
+def test_the_math_path_with_its_reason_and_line() -> None:
+    (finding,) = found(attention(dropout_p=0.1), "fallback.attention")
+    assert finding.detail["backend"] == "math"
+    assert finding.detail["reasons"] == ["dropout 0.1"]
+    assert finding.detail["refused"] == {"flash": ["dropout 0.1"]}
+    assert (finding.where.file, finding.where.line) == (__file__, line_of("the call"))
+    assert (finding.count, finding.steps) == (3, (0, 1, 2))
+    assert finding.detail["gain_basis"].startswith("measured")
+    assert 0 < (finding.gain_ns or 0) < (finding.cost_ns or 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"heads": 24, "key_heads": 12, "enable_gqa": True},  # case 06
+        {"heads": 8, "key_heads": 2, "size": 512, "enable_gqa": True},  # case 07
+        {"attn_mask": torch.ones(64, 64, dtype=torch.bool)},  # case 08
+    ],
+)
+def test_what_a_cpu_runs_fused_is_no_finding(options: dict[str, Any]) -> None:
+    """Cases 06 to 08: the same calls, where this framework fuses them."""
+    analysis = attention(**options)
+    ran_math = any("attention_math" in name for name in analysis.trace.names)
+    assert bool(found(analysis, "fallback.attention")) is ran_math
+    assert not ran_math
+    assert status(analysis, "fallback.attention") == "clear"
+    assert not found(analysis, "attention.backend")
+
+
+def test_a_fused_kernel_that_the_program_switched_off() -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        (finding,) = found(attention(), "fallback.attention")
+    assert any("switched off" in reason for reason in finding.detail["reasons"])
+
+
+def test_eager_attention_of_a_model_counts_its_layers() -> None:
+    """Case 09: the chains, all of them attention, the layers they lie in, and who asked."""
+    with quiet():
+        model = decoder("llama")
+        model.set_attn_implementation("eager")
+    ids = torch.randint(64, (2, 32))
+    with torch.no_grad(), trace() as t:
+        for _ in range(2):
+            model(input_ids=ids)
+    (finding,) = found(t.analysis, "fallback.attention")
+    assert (finding.detail["backend"], finding.detail["layers"], finding.count) == ("unfused", 2, 4)
+    assert finding.detail["reasons"] == ["attn_implementation is 'eager', asked for: eager"]
+    assert finding.where.module == "model.layers.*.self_attn"
+    work = t.analysis.work
+    chained = work[work["event"].isin(finding.events)]
+    assert len(chained)
+    assert {BUCKETS[bucket][0] for bucket in chained["bucket"]} == {"attention"}
+
+
+# --- what the recorder leaves behind
+
+
+def test_attention_is_as_it_was_after_a_trace() -> None:
+    original = functional.scaled_dot_product_attention
+    taken: list[Any] = []
+    with pytest.raises(ValueError, match="mine"), trace():
+        taken.append(functional.scaled_dot_product_attention)
+        raise ValueError("mine")
+    assert functional.scaled_dot_product_attention is original
+    assert taken[0] is not original
+    query = torch.randn(1, 1, 4, 8)
+    assert torch.equal(taken[0](query, query, query), original(query, query, query))
+
+
+def test_a_call_keeps_its_result_and_its_error() -> None:
+    query = torch.randn(1, 2, 4, 8)
+    wanted = functional.scaled_dot_product_attention(query, query, value=query, is_causal=True)
+    calls = AttentionCalls()
+    calls.start()
+    try:
+        got = functional.scaled_dot_product_attention(query, query, value=query, is_causal=True)
+        with pytest.raises(TypeError, match="scaled_dot_product_attention"):
+            functional.scaled_dot_product_attention(query)  # type: ignore[call-arg]
+    finally:
+        calls.close()
+    assert torch.equal(got, wanted)
+    assert len(calls.table()) == 1
+
+
+def test_scripts_and_graphs_see_the_builtin() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, query: torch.Tensor) -> torch.Tensor:
+            return functional.scaled_dot_product_attention(query, query, query)
+
+    query = torch.randn(1, 2, 4, 8)
+    original = functional.scaled_dot_product_attention
+    calls = AttentionCalls()
+    calls.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # newer versions call scripts outdated
+            scripted = torch.jit.script(Net())  # type: ignore[no-untyped-call]
+        graph = torch.fx.symbolic_trace(Net()).graph
+    finally:
+        calls.close()
+    assert torch.equal(scripted(query), original(query, query, query))
+    assert [node.target for node in graph.nodes if node.op == "call_function"] == [original]
+
+
+def test_a_compiler_finds_no_patch() -> None:
+    import torch._dynamo
+
+    graphs: list[Any] = []
+
+    def backend(module: Any, inputs: Any) -> Any:
+        graphs.append(module)
+        return module.forward
+
+    def attend(query: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(query, query, query) + 1
+
+    query = torch.randn(1, 2, 4, 8)
+    compiled = torch.compile(attend, backend=backend)
+    try:
+        with trace():
+            compiled(query)
+        compiled(query)
+        with trace() as t:
+            compiled(query)
+        assert len(graphs) == 1
+        assert not len(t.trace.table("attention_calls"))  # it would have compiled again
+    finally:
+        forget_compilations()
+
+
+def test_a_loop_of_new_lengths_is_one_set_of_arguments() -> None:
+    calls = AttentionCalls()
+    calls.start()
+    try:
+        for length in range(8, 40):
+            key = torch.randn(1, 2, length, 8)
+            functional.scaled_dot_product_attention(torch.randn(1, 2, 1, 8), key, key)
+    finally:
+        calls.close()
+    table = calls.table()
+    assert len(table) == 32
+    assert table["arguments"].nunique() == 1
+    assert calls.failure is None
+
+
+def test_the_type_of_a_call_is_that_of_autocast() -> None:
+    query = torch.randn(1, 2, 4, 8)
+    call = {"query": query, "key": query, "value": query}
+    assert describe_call(call)["dtype"] == "float32"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert describe_call(call)["dtype"] == "bfloat16"
+
+
+# --- the words of the frameworks
+
+
+def messages(logs: FallbackLogs) -> list[tuple[str, int]]:
+    """Messages and how often each came."""
+    table = logs.table()
+    return list(zip(table["message"].astype(str), table["count"].tolist(), strict=True))
+
+
+class _Framework(logging.Logger):
+    """A logger like that of a serving engine, which nobody else knows."""
+
+
+def test_log_lines_about_slower_ways_are_seen_and_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logger = _Framework("sglang.moe")  # without a handler: logging prints by its last resort
+    logs = FallbackLogs()
+    logs.start()
+    try:
+        for _ in range(2):
+            logger.warning("Using default MoE config. Performance might be sub-optimal! %s", "x")
+        logger.info("falling back, but nobody needs to know")
+        _Framework("mine").warning("falling back to something of the program")
+    finally:
+        logs.close()
+    assert messages(logs) == [("Using default MoE config. Performance might be sub-optimal! x", 2)]
+    assert capsys.readouterr().err.count("Using default MoE config") == 2
+
+
+def test_warnings_of_the_frameworks_are_seen_and_shown() -> None:
+    inside = "Flash attention kernel not used because: (Triggered internally at sdp_utils.cpp:1.)"
+    logs = FallbackLogs()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        logs.start()
+        warnings.warn(inside, stacklevel=1)
+        warnings.warn("the program's own: falling back", stacklevel=1)
+        warnings.warn_explicit("use y instead of x", FutureWarning, "/x/torch/nn/a.py", 1)
+        logs.close()
+    assert messages(logs) == [("Flash attention kernel not used because:", 1)]
+    assert len(shown) == 3
+
+
+def test_listening_ends_with_the_trace() -> None:
+    factory, show = logging.getLogRecordFactory(), warnings.showwarning
+    with trace():
+        assert logging.getLogRecordFactory() is not factory
+    assert logging.getLogRecordFactory() is factory
+    assert warnings.showwarning is show
+
+
+def test_words_without_a_finding_become_a_note() -> None:
+    logger = _Framework("transformers.models")
+    logger.addHandler(logging.NullHandler())
+    with trace() as t:
+        logger.warning("`sdpa` attention does not support this; falling back to eager \x1b[31m")
+        torch.ones(2)
+    notes = [n for n in t.analysis.notes if n.rule == "trace.framework_said"]
+    assert [n.count for n in notes] == [1]
+    assert "falling back to eager" in notes[0].message
+    assert "\x1b" not in str(t.report)
+
+
+# --- reports and gates
+
+
+def test_the_line_of_a_live_report() -> None:
+    with quiet():
+        model = decoder("gpt2")
+    with torch.no_grad(), trace() as t:
+        model(input_ids=torch.randint(64, (1, 8)))
+    text = str(t.report)
+    line = next(line for line in text.splitlines() if "offered here" in line)
+    assert "attention sdpa (asked for: sdpa or nothing)" in line
+    assert "math" in line
+    assert "weights float32" in text
+    assert "offered here" in t.report.html()
+    assert t.report["facts"]["attention_backends"]
+
+
+def test_a_gate_on_every_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of("attention_math", clean=False).save(tmp_path / "slow")
+    recording_of("attention_math", clean=True).save(tmp_path / "clean")
+    gate = ["--json", "--fail-on", "fallback.*"]
+    assert cli.main(["report", str(tmp_path / "slow"), *gate]) == 1
+    shown = capsys.readouterr()
+    assert "--fail-on: found fallback.attention" in shown.err
+    report = json.loads(shown.out)
+    assert [f["detail"]["backend"] for f in report["findings"]] == ["math"]
+    assert cli.main(["report", str(tmp_path / "clean"), *gate]) == 0
+    assert set(SIDE_TABLES) >= {"attention_calls", "warnings"}
+
+
+@pytest.mark.slow
+def test_a_program_prints_its_report() -> None:
+    command = [sys.executable, str(FOLDER / "experts_in_a_loop.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert "fallback.moe" in done.stdout
