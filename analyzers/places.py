@@ -72,7 +72,7 @@ class Places:
             frame.file,
             frame.line,
             frame.function,
-            self.work.tree.paths[module] if module != NONE else None,
+            self._path(module),
             self.trace.names[self.trace.name_codes[outer]] if outer != NONE else None,
         )
 
@@ -80,9 +80,13 @@ class Places:
         """The place of a piece of work: of what asked for it, with the module it counts in."""
         site = int(self.work.site[row])
         where = self.of(site) if site != NONE else Where()
-        module = int(self.work.module[row])
-        path = folded(self.work.tree.paths[module]) if module != NONE else None
-        return replace(where, module=path)
+        path = self._path(int(self.work.module[row]))
+        return replace(where, module=None if path is None else folded(path))
+
+    def _path(self, module: int) -> str | None:
+        """The path of a module; the class of a root, which has none."""
+        tree = self.work.tree
+        return None if module == NONE else tree.paths[module] or tree.types[module]
 
     @cached_property
     def _framework_range(self) -> Longs:

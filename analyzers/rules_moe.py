@@ -120,7 +120,7 @@ def _loop_finding(
     return Finding(
         rule=RULE,
         severity=severity_of(cost, analysis),
-        title=f"experts run one after another: {experts} in a block, {len(loops)} blocks",
+        title=f"experts run one after another: {experts} in each of {len(loops)} calls",
         count=len(loops),
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),

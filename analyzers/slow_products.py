@@ -153,8 +153,9 @@ def block_of(context: Context, row: int) -> str | None:
     module = int(context.work.module[row])
     if module == NONE:
         return None
-    block = context.roles.block[module]
-    return folded(context.work.tree.paths[block if block != NONE else module])
+    block, tree = context.roles.block[module], context.work.tree
+    owner = block if block != NONE else module
+    return folded(tree.paths[owner] or tree.types[owner])
 
 
 def grouped_by_place(context: Context, rows: Longs) -> dict[Where, Longs]:
