@@ -8,7 +8,10 @@ answers with warnings. Nothing runs on the device for that.
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -44,6 +47,10 @@ class _Set:
     file: str
     line: int
     function: str
+
+
+# [W1129 16:34:11.226 sdp_utils_cpp.h:418] Warning: For dense input, ... (function check_...)
+_CPP_WARNING = re.compile(r"\[W\d+ [^\]]*sdp_utils[^\]]*\] Warning: (?P<text>.*)")
 
 
 class AttentionCalls:
@@ -245,15 +252,38 @@ def refusals(call: Mapping[str, Any]) -> dict[str, list[str]]:
         return {}
     refused = {}
     for backend, question in torch_private.attention_questions().items():
-        with _own_warnings() as messages:
-            takes = question(parameters, True)
-        if not takes:
-            refused[backend] = [_first_words(text) for text in messages]
+        if question(parameters, False):
+            continue
+        with _own_warnings() as messages, _error_output() as written:
+            question(parameters, True)
+        refused[backend] = [_first_words(text) for text in (*messages, *written)]
     return refused
 
 
 def _first_words(text: str) -> str:
-    return text.partition(" (Triggered internally")[0].strip()
+    return text.partition(" (Triggered internally")[0].partition(" (function ")[0].strip()
+
+
+@contextmanager
+def _error_output() -> Generator[list[str]]:
+    """Collect what the framework's own warnings write to the process's standard error (older
+    versions bypass Python's); anything else that was written in that moment is passed on."""
+    warned: list[str] = []
+    with tempfile.TemporaryFile() as caught:
+        kept = os.dup(2)
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield warned
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            for line in caught.read().splitlines(keepends=True):
+                found = _CPP_WARNING.match(line.decode("utf-8", "replace"))
+                if found is None:
+                    os.write(2, line)
+                else:
+                    warned.append(found["text"])
 
 
 @contextmanager
