@@ -11,7 +11,6 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from tracer.collectors.nccl_log import LiveNcclLog
-from tracer.collectors.watchdog import WatchdogOptions
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from tracer.capture import Capture, Limits, Options
     from tracer.collectors.announced_steps import Step
     from tracer.collectors.torch_profiler import Schedule
+    from tracer.collectors.watchdog import WatchdogOptions
     from tracer.events import Trace
     from tracer.exporters.otlp.background import BackgroundExport
     from tracer.exporters.otlp.live import LiveExport
@@ -60,7 +60,7 @@ def trace(
         "schedule": schedule,
         "metrics": metrics,
         "limits": limits,
-        "watchdog": None if watchdog is None else WatchdogOptions.of(watchdog),
+        "watchdog": _watchdog_options(watchdog),
     }
     return Recording(options, None if out is None else Path(out), _live_export(otlp))
 
@@ -71,6 +71,14 @@ def _live_export(otlp: bool | str | Mapping[str, Any] | None) -> LiveExport | No
     from tracer.exporters.otlp.live import LiveExport
 
     return LiveExport(otlp)
+
+
+def _watchdog_options(given: float | Mapping[str, Any] | None) -> WatchdogOptions | None:
+    if given is None:
+        return None
+    from tracer.collectors.watchdog import WatchdogOptions
+
+    return WatchdogOptions.of(given)
 
 
 def _check(model: Any, detail: Any, schedule: Any, calibrate: Any) -> None:
