@@ -188,7 +188,7 @@ def test_scripts_and_graphs_see_the_builtin() -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer versions call scripts outdated
-            scripted = torch.jit.script(Net())  # type: ignore[no-untyped-call]
+            scripted = torch.jit.script(Net())
         graph = torch.fx.symbolic_trace(Net()).graph
     finally:
         calls.close()
