@@ -20,8 +20,8 @@ from textual.screen import Screen
 from tracer.tui import keys, screens
 from tracer.tui.background import run_beside
 from tracer.tui.look import Look
-from tracer.tui.messages import Ask, Crashed, Failed, Loaded, Newest, Prepared, Progress
-from tracer.tui.session import Recording, Report, Session, Source
+from tracer.tui.messages import Ask, Compared, Crashed, Failed, Loaded, Newest, Prepared, Progress
+from tracer.tui.session import Comparison, Recording, Report, Session, Source
 from tracer.tui.terminal import is_terminal, kept_terminal, look_for
 from tracer.tui.widgets.drawn import Colorless
 from tracer.tui.widgets.frame import Footer, Header, Tab
@@ -31,7 +31,6 @@ from tracer.tui.widgets.small import TooSmall
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
     from tracer.tui.model.lines import Target
-    from tracer.tui.model.ranks import Alignment
     from tracer.tui.widgets.view import View
 
 LIVE_INTERVAL_S = 0.25
@@ -92,7 +91,7 @@ class Explorer(App[int]):
         *,
         look: Look | None = None,
         newest: Callable[[], Analysis | None] | None = None,
-        alignment: Alignment | None = None,
+        compare: Callable[[Session], Comparison | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         start: str = "overview",
     ) -> None:
@@ -100,8 +99,9 @@ class Explorer(App[int]):
         self._colorless = Colorless()
         super().__init__()
         recordings = [Recording(source) for source in sources]
-        self.session = Session(recordings, alignment=alignment, live=newest is not None)
+        self.session = Session(recordings, live=newest is not None)
         self.newest = newest
+        self.compare = compare
         self.clock = clock
         self.started_s = clock()
         self.asking: Ask | None = None
@@ -163,18 +163,32 @@ class Explorer(App[int]):
             self.post_message(Loaded(number, analysis))
 
     def on_progress(self, message: Progress) -> None:
-        self.frame.query_one(Loading).progress(message)
-        self.frame_changed()
+        if self.is_composed:
+            self.frame.query_one(Loading).progress(message)
+            self.frame_changed()
 
     def on_loaded(self, message: Loaded) -> None:
         first = self.session.analysis is None
         self.session.recordings[message.number].analysis = message.analysis
-        if first:
+        if first and self.is_composed:
             self.session.shown = message.number
             self.open_view(self.current)
         else:
             self._prepare_again(("ranks",))
+        self._compare()
         self.frame_changed()
+
+    def _compare(self) -> None:
+        """Once every recording is read, put ranks beside each other."""
+        session, compare = self.session, self.compare
+        if compare is not None and session.settled and len(session.recordings) > 1:
+            self.compare = None
+            run_beside(self, lambda: Compared(compare(session)))
+
+    def on_compared(self, message: Compared) -> None:
+        self.session.comparison = message.comparison
+        if message.comparison is not None:
+            self._prepare_again(tuple(self._views))
 
     def on_failed(self, message: Failed) -> None:
         self.session.recordings[message.number].error = message.error
@@ -184,6 +198,7 @@ class Explorer(App[int]):
             return
         self.say(str(message.error))
         self._prepare_again(("ranks",))
+        self._compare()
 
     def on_crashed(self, message: Crashed) -> None:
         raise message.error
@@ -237,6 +252,11 @@ class Explorer(App[int]):
         return cast(Frame, self.screen_stack[0])
 
     @property
+    def is_composed(self) -> bool:
+        """Whether there is a frame to draw on: not before it is made, nor at the end."""
+        return self.composed and bool(self.screen_stack)
+
+    @property
     def view(self) -> View | None:
         """The view that is shown."""
         return self._views.get(self.current)
@@ -262,7 +282,7 @@ class Explorer(App[int]):
 
     def arrange(self) -> None:
         """Show what belongs on the screen at this size, and nothing else."""
-        if not self.composed:
+        if not self.is_composed:
             return
         small, frame = self.too_small, self.frame
         for key, view in self._views.items():
@@ -293,7 +313,7 @@ class Explorer(App[int]):
 
     def frame_changed(self) -> None:
         """Draw header and footer again."""
-        if self.composed:
+        if self.is_composed:
             self.frame.query_one(Header).changed()
             self.frame.query_one(Footer).changed()
 

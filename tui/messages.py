@@ -48,6 +48,14 @@ class Newest(Message):
         self.analysis = analysis
 
 
+class Compared(Message):
+    """The ranks that are open were compared; None: they are not ranks of one run."""
+
+    def __init__(self, comparison: Any) -> None:
+        super().__init__()
+        self.comparison = comparison
+
+
 class Crashed(Message):
     """A thread that worked for the screen failed."""
 

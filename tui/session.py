@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from tracer.analysis import Analysis
-    from tracer.tui.model.ranks import Alignment
+    from tracer.rank_analysis import RankAnalysis
 
 # Called with the stage (what is being done), how much of it is done and how much there is.
 Report = Callable[[str, int, int], None]
@@ -36,19 +39,33 @@ class Recording:
         return self.source.name
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The ranks of one run beside each other, how long each waited in each of its steps (empty:
+    their clocks could not be aligned), and the number of each rank's recording."""
+
+    ranks: RankAnalysis
+    step_waits_ns: Mapping[int, NDArray[np.int64]]
+    numbers: Mapping[int, int]
+
+
 @dataclass
 class Session:
     """All that is open, and which of it is shown."""
 
     recordings: list[Recording]
     shown: int = 0
-    alignment: Alignment | None = None
+    comparison: Comparison | None = None
     live: bool = False
-    notes: list[str] = field(default_factory=list)
 
     @property
     def recording(self) -> Recording:
         return self.recordings[self.shown]
+
+    @property
+    def settled(self) -> bool:
+        """Whether every recording is read, or known to be unreadable."""
+        return all(r.analysis is not None or r.error is not None for r in self.recordings)
 
     @property
     def analysis(self) -> Analysis | None:

@@ -6,18 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.make_analysis import Step, make_analysis
-from tests.tui.samples import decode_analysis, launches_only_trace, rank_trace
+from tests.tui.samples import decode_analysis, launches_only_trace
 from tracer.analysis import GROUPS, Analysis
 from tracer.analyzers import analyze
 from tracer.exporters.levels import phase_levels
 from tracer.tui.look import Look
 from tracer.tui.model.modules import build_modules, heaviest_path, modules_table, shown_rows
 from tracer.tui.model.overview import Facts, lay_out, where_rows
-from tracer.tui.model.ranks import Alignment, Member, build_ranks, rank_lines
 from tracer.tui.model.steps import mark_steps, steps_table
 
 
@@ -167,24 +165,3 @@ def test_like_modules_are_one_row_and_unfold_the_slowest_first() -> None:
     assert len(singles) == 2 and times == sorted(times, reverse=True)
     table = modules_table(Look(), index, rows)
     assert any("layers.* × 2" in cell for cell in table.columns[0].cells)
-
-
-def test_ranks_have_a_row_each_and_missing_ones_say_why() -> None:
-    members = [Member(f"rank{n}.json", analyze(rank_trace(n))) for n in (0, 1, 3)]
-    ranks = build_ranks(members)
-    assert list(ranks.missing) == [2, 4, 5, 6, 7]
-    assert [row.label for row in ranks.rows][:4] == ["rank 0", "rank 1", "rank 3", "rank 2"]
-    assert not ranks.ranked and "not aligned" in ranks.caveat
-    lines = [line.text.plain for line in rank_lines(Look(), ranks, 80)]
-    assert sum("? no recording of it" in line for line in lines) == 5
-
-
-def test_waits_become_tenths_of_the_step() -> None:
-    analysis = analyze(rank_trace(0, 2))
-    waits = analysis.collectives.copy()
-    walls = analysis.steps["wall_ns"].to_numpy()
-    waits["wait_ns"] = (walls * np.array([0.0, 0.35, 2.0])).astype(np.int64)
-    known = replace(analysis, collectives=waits)
-    ranks = build_ranks([Member("a", known), Member("b", known)], Alignment({0: 0, 1: 5}, 1500))
-    assert ranks.rows[0].tenths.tolist() == [0, 3, 9]
-    assert ranks.ranked and "1.50 us" in ranks.caveat

@@ -15,7 +15,7 @@ from tracer.exporters.names import inert
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
-    from tracer.tui.session import Report, Source
+    from tracer.tui.session import Comparison, Report, Session, Source
 
 NAME = "open"
 HELP = "explore a recording in the terminal: steps, timeline, modules, kernels, findings"
@@ -107,6 +107,12 @@ def source_of(path: Path) -> Source:
     return Source(str(path), _reader(path), size)
 
 
+def _compare(session: Session) -> Comparison | None:
+    from tracer.commands.open_ranks import compare_open
+
+    return compare_open(session)
+
+
 def _reader(path: Path) -> Callable[[Report], Analysis]:
     def read(report: Report) -> Analysis:
         from tracer.analyzers import analyze
@@ -125,7 +131,7 @@ def _explore(sources: list[Source], args: argparse.Namespace) -> int:
         from tracer.tui.terminal import look_for
 
     look = look_for(os.environ, args.ascii, args.light)
-    explorer = Explorer(sources, look=look)
+    explorer = Explorer(sources, look=look, compare=_compare)
     status = run_explorer(explorer, mouse=not args.no_mouse)
     if status:
         return status

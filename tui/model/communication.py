@@ -12,10 +12,12 @@ from rich.text import Text
 from tracer.analysis import Analysis
 from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text
 from tracer.exporters.json_report import summed_collectives
+from tracer.rank_analysis import KindSums
 from tracer.tui.look import Look
 from tracer.tui.model.lines import DIM, Line, Target, heading, plain, wrapped
 from tracer.tui.model.places import Moment
 from tracer.tui.model.table import Column, Table, cut
+from tracer.tui.session import Session
 
 _MOST = 20
 
@@ -26,6 +28,7 @@ class CollectiveIndex:
 
     analysis: Analysis
     sums: Sequence[Mapping[str, Any]]
+    compared: bool = False  # with the other ranks, so that waits are known
 
     def rows(self, number: int) -> list[int]:
         """Rows of `collectives` of one sum, the longest exposed first."""
@@ -38,9 +41,28 @@ class CollectiveIndex:
         return [int(row) for row in found[order]]
 
 
-def build_collectives(analysis: Analysis) -> CollectiveIndex:
-    """Sum the collectives of an analysis."""
-    return CollectiveIndex(analysis, summed_collectives(analysis))
+def build_collectives(session: Session) -> CollectiveIndex:
+    """Sum the collectives of the shown recording; wait and wire come from the comparison of its
+    rank with the others, where there is one."""
+    analysis = session.analysis
+    assert analysis is not None
+    sums: list[dict[str, Any]] = summed_collectives(analysis)
+    known = _compared_kinds(session)
+    for item in sums:
+        kind = known.get((item["op"], item["group"] or ""))
+        if kind is not None:
+            item |= {"wait_ns": kind.wait_ns, "wire_ns": kind.wire_ns}
+            item["busbw_bytes_per_s"] = kind.busbw_bytes_per_s or item["busbw_bytes_per_s"]
+    return CollectiveIndex(analysis, sums, bool(known))
+
+
+def _compared_kinds(session: Session) -> dict[tuple[str, str], KindSums]:
+    comparison = session.comparison
+    if comparison is None or comparison.ranks.alignment is None:
+        return {}
+    shown = next((r for r, n in comparison.numbers.items() if n == session.shown), None)
+    found = [r for r in comparison.ranks.ranks if r.summary.rank == shown]
+    return {(kind.op, kind.group): kind for result in found for kind in result.kinds}
 
 
 def collectives_table(look: Look, index: CollectiveIndex) -> Table:
@@ -109,20 +131,21 @@ def collective_lines(look: Look, index: CollectiveIndex, number: int, width: int
             f"{UNKNOWN if size < 0 else bytes_text(size):>9}{UNKNOWN if step < 0 else step:>6}"
         )
         room = max(width - 4 - len(numbers), 6)
-        label = cut(look.name(f"{item['op']} {_sequence(int(item['sequence']))}"), room)
+        label = cut(_sequence(int(item["sequence"])), room)
         text = Text(f"   {label.ljust(room)}{numbers}")
         target = Target("timeline", Moment(work=int(item["work"])))
         lines.append(Line(text, target, f"{item['op']} {item['group']}"))
     if len(rows) > _MOST:
         lines.append(plain(f"   and {len(rows) - _MOST:,} more", DIM))
-    if bool((table["wait_ns"].to_numpy() < 0).any()):
+    if not index.compared:
         said = "wait and wire are not known from one rank alone: open the recordings of all ranks"
         lines += [plain(), *wrapped(said, width, style=DIM)]
     return lines
 
 
 def _sequence(number: int) -> str:
-    return "" if number < 0 else f"#{number}"
+    """Which call it is in its process group, where the recording counts them."""
+    return "call" if number < 0 else f"#{number}"
 
 
 def communication_sentence(analysis: Analysis) -> str:

@@ -18,6 +18,7 @@ from tracer.analyzers.host import Host, is_launch, read_host
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.events import KIND_CODE, Trace
 from tracer.tui.model.coverage import Coverage, coverage_of
+from tracer.tui.model.other_ranks import OtherRank
 from tracer.tui.model.spans import Spans, spans_of
 
 # Threads beyond these, by what they launch and run, are named and not drawn.
@@ -142,6 +143,7 @@ class Lanes:
     work_start_ns: Longs
     work_end_ns: Longs
     work_of_event: Longs  # event -> row of `work`; -1
+    others: tuple[OtherRank, ...] = ()
 
     @property
     def trace(self) -> Trace:

@@ -39,6 +39,8 @@ from tracer.tui.model.viewport import Viewport
 
 LABEL_WIDTH = 16
 _HOST = ("ranges", "module", "operator", "launches")
+# Kinds of lanes of a thread that needs its name beside it.
+_SHORT = {"operator": "op", "launches": "call", "module": "mod", "ranges": "range"}
 _OVERHEAD = GROUPS.index("overhead")
 _COMMUNICATION = GROUPS.index("communication")
 _OTHER = GROUPS.index("other")
@@ -129,9 +131,14 @@ def _lane_row(painter: Painter, key: LaneKey) -> LaneRow:
         )
     if key.kind == "collectives":
         return LaneRow(key, "collectives", _collective_cells(painter))
+    if key.kind == "rank":
+        return LaneRow(
+            key, f"rank {key.first}".ljust(LABEL_WIDTH - 7) + " load", _rank_cells(painter, key)
+        )
     thread = thread_of(painter.lanes, key)
-    name = "" if thread is None or thread is painter.lanes.threads[0] else thread.name
-    label = f"{key.kind} {name}".strip()
+    label: str = key.kind
+    if thread is not None and thread is not painter.lanes.threads[0]:
+        label = f"{_SHORT.get(key.kind, key.kind)} {thread.name}"
     if key.kind == "launches" and thread is not None:
         share = ratios(thread.call_coverage.within(painter.edges), painter.edges)
         return LaneRow(key, label, _one_group(painter, load_signs(painter.look, share), _OTHER))
@@ -198,6 +205,15 @@ def _collective_cells(painter: Painter) -> Text:
         for sign, level, hidden in zip(signs, exposed.tolist(), covered.tolist(), strict=True)
     )
     return _one_group(painter, text, _COMMUNICATION)
+
+
+def _rank_cells(painter: Painter, key: LaneKey) -> Text:
+    """The load of another rank; where most of it is a collective, in the colour of those."""
+    other = next(other for other in painter.lanes.others if other.rank == key.first)
+    busy = other.busy.within(painter.edges)
+    in_collective = 2 * other.collectives.within(painter.edges) > busy
+    groups = np.where(busy > 0, np.where(in_collective, _COMMUNICATION, _OTHER), -1)
+    return painter.styled(load_signs(painter.look, ratios(busy, painter.edges)), groups)
 
 
 def _span_cells(painter: Painter, key: LaneKey) -> Text:

@@ -16,7 +16,7 @@ from tracer.tui.model.places import Moment
 from tracer.tui.model.spans import Spans
 
 LaneKind = Literal[
-    "ranges", "module", "operator", "launches", "work", "idle", "copies", "collectives"
+    "ranges", "module", "operator", "launches", "work", "idle", "copies", "collectives", "rank"
 ]
 _MOST_BIGGEST = 32
 
@@ -46,7 +46,8 @@ class Selection:
 
 
 def lane_keys(lanes: Lanes) -> list[LaneKey]:
-    """All lanes from top to bottom: host, streams with their device's idle, copies, collectives."""
+    """All lanes from top to bottom: host, streams with their device's idle, copies, collectives,
+    other ranks."""
     keys = [key for thread in lanes.threads for key in _thread_keys(thread, lanes)]
     shown: set[int] = set()
     for lane in _streams_in_order(lanes):
@@ -58,7 +59,7 @@ def lane_keys(lanes: Lanes) -> list[LaneKey]:
         keys.append(LaneKey("copies"))
     if lanes.collectives.rows.size:
         keys.append(LaneKey("collectives"))
-    return keys
+    return keys + [LaneKey("rank", other.rank) for other in lanes.others]
 
 
 def _streams_in_order(lanes: Lanes) -> list[StreamLane]:
@@ -152,6 +153,8 @@ def select_at(lanes: Lanes, key: LaneKey, time_ns: int, cell: tuple[int, int]) -
         return _gap_in(lanes, key.first, time_ns, cell) if key.kind == "work" else None
     if key.kind == "idle":
         return _gap_in(lanes, key.first, time_ns, cell)
+    if key.kind == "rank":
+        return None  # what another rank does is on its own timeline
     if key.kind == "launches":
         thread = thread_of(lanes, key)
         event = NONE if thread is None else _most_in(thread.calls, cell)

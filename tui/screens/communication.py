@@ -39,8 +39,7 @@ class CommunicationView(TableView):
 
     @staticmethod
     def prepare(session: Session, look: Look) -> CommunicationModel:
-        assert session.analysis is not None
-        index = build_collectives(session.analysis)
+        index = build_collectives(session)
         return CommunicationModel(index, collectives_table(look, index))
 
     def make_table(self, model: Any) -> Table:

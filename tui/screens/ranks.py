@@ -8,7 +8,7 @@ from typing import ClassVar
 from tracer.tui.look import Look
 from tracer.tui.model.lines import Line
 from tracer.tui.model.places import RecordingNumber
-from tracer.tui.model.ranks import Member, RankMap, build_ranks, rank_lines
+from tracer.tui.model.ranks import RankMap, build_ranks, rank_lines
 from tracer.tui.session import Session
 from tracer.tui.widgets.lines_view import LinesView
 
@@ -25,11 +25,7 @@ class RanksView(LinesView):
 
     @staticmethod
     def prepare(session: Session, look: Look) -> RankMap:
-        members = [
-            Member(r.name, r.analysis, "" if r.error is None else str(r.error))
-            for r in session.recordings
-        ]
-        return build_ranks(members, session.alignment)
+        return build_ranks(session)
 
     def make_lines(self, width: int) -> Sequence[Line]:
         return rank_lines(self.look, self.model, width)
@@ -49,7 +45,7 @@ class RanksView(LinesView):
 
     def do_biggest(self) -> None:
         """The rank whose digits sum to the most; again: the next."""
-        totals = [row.total_ns or 0 for row in self.model.rows]
+        totals = [row.total_ns or 0 for row in self.model.rows if row.number >= 0]
         ranked = sorted(range(len(totals)), key=lambda at: -totals[at])
         if ranked:
             again = self.explorer.repeated("biggest") and self.lines.at in ranked

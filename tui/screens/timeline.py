@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,6 +14,7 @@ from tracer.tui.messages import Ask
 from tracer.tui.model.evidence import evidence_lines, finding_of, place_of
 from tracer.tui.model.lanes import Lanes, build_lanes
 from tracer.tui.model.lines import heading, labelled, plain
+from tracer.tui.model.other_ranks import other_ranks
 from tracer.tui.model.picture import NARROW, Picture, cells_in, draw_timeline
 from tracer.tui.model.places import Moment
 from tracer.tui.model.scene import LABEL_WIDTH, selection_words, work_label
@@ -50,7 +52,7 @@ class TimelineView(View):
     @staticmethod
     def prepare(session: Session, look: Look) -> Lanes:
         assert session.analysis is not None
-        return build_lanes(session.analysis)
+        return replace(build_lanes(session.analysis), others=other_ranks(session))
 
     @property
     def lanes(self) -> Lanes:
@@ -59,10 +61,13 @@ class TimelineView(View):
 
     def on_model(self) -> None:
         old = self.timeline
-        if old is None or old.lanes.analysis is not self.lanes.analysis:
+        if old is None:
             self.timeline = open_timeline(self.lanes, Moment(), self._cells, self._folds)
-        if old is not None and self.timeline is not None:
-            self._set(self.timeline.looked_at(old.viewport))
+        elif old.lanes.analysis is self.lanes.analysis:
+            self._set(replace(old, lanes=self.lanes))
+        else:
+            fresh = open_timeline(self.lanes, Moment(), self._cells, old.folded)
+            self._set(replace(fresh, lane=old.lane).looked_at(old.viewport))
 
     @property
     def _cells(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual import events
 
+from tracer.exporters.format import counted
 from tracer.tui.messages import Ask
 from tracer.tui.model.hits import chosen_hit
 from tracer.tui.model.lines import DIM, Line, heading, wrapped
@@ -205,7 +206,7 @@ class TableView(View):
             return self.TITLE
         column = self.table.columns[self.arrangement.sort]
         shown, every = len(self.order), len(self.table)
-        count = f"{every:,} rows" if shown == every else f"{shown:,} of {every:,} rows"
+        count = counted(every, "row") if shown == every else f"{shown:,} of {counted(every, 'row')}"
         words = [f"{self.TITLE}: {count}", f"by {column.key}"]
         words += ["reversed"] if self.arrangement.reverse else []
         words += [f"filter: {self.arrangement.query}"] if self.arrangement.query else []
