@@ -14,6 +14,7 @@ from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
 from tracer.analyzers.rules_attention import judge_attention
 from tracer.analyzers.rules_comm import judge_communication
 from tracer.analyzers.rules_compile import judge_compile
+from tracer.analyzers.rules_cpu import judge_cpu_pauses
 from tracer.analyzers.rules_gaps import judge_gaps
 from tracer.analyzers.rules_matmul import judge_matmul
 from tracer.analyzers.rules_moe import judge_moe
@@ -25,6 +26,7 @@ from tracer.events import Trace
 EXPLAIN: Explain = explain_idle
 RULES: tuple[Rule, ...] = (
     judge_gaps,
+    judge_cpu_pauses,
     judge_waits,
     judge_allocator,
     judge_attention,

@@ -7,6 +7,7 @@ import numpy as np
 from tracer.analyzers.attribution import Work
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.steps import HostStep
+from tracer.analyzers.work import device_part_cut
 from tracer.events import Note
 
 
@@ -25,6 +26,9 @@ def _device_notes(work: Work) -> list[Note]:
     launches = int(work.launches.launching.sum())
     if work.trace.meta.detail == "light":  # it looks at no device work, and says so itself
         return []
+    if device_part_cut(work.trace):
+        text = "the recording was cut off before its device events: nothing is said of the device"
+        return [Note("trace.no_device_events", text, partial=True)]
     if work.cpu_only and not launches:
         text = "no device was recorded; the leaf operators of the host are counted"
         return [Note("trace.cpu_only", text)]

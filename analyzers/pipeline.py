@@ -40,7 +40,7 @@ from tracer.analyzers.tables import (
     tabulate_modules,
 )
 from tracer.analyzers.warmup import find_first_use
-from tracer.analyzers.work import collect_work
+from tracer.analyzers.work import collect_work, device_part_cut
 from tracer.events import Trace, make_table, text_column
 
 
@@ -167,6 +167,8 @@ def _unaccounted(work: Work) -> str:
         return "detail 'light' times steps and records no kernels"
     if work.trace.device_rows.size or work.cpu_only:
         return ""
+    if device_part_cut(work.trace):
+        return "the recording was cut off before its device rows"
     return "launches were recorded and no device row was"
 
 

@@ -48,8 +48,9 @@ def judge_gaps(context: Context, analysis: Analysis) -> RuleResult:
     """All gap rules of one recording."""
     reason = _cannot_judge(context, analysis)
     if reason:
-        checks = tuple(Check(rule, "not_checked", reason) for rule in GAP_RULES)
-        return RuleResult(checks=checks)
+        others = () if not analysis.cpu_only else ("gap.host", "gap.input", "gap.gc")
+        rules = [rule for rule in GAP_RULES if rule not in others]  # `rules_cpu` judges these
+        return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
     pieces = IdlePieces(context)
     findings = [
         *_launch_bound(pieces, analysis),

@@ -25,10 +25,16 @@ from tracer.events import KIND_CODE, Trace
 _HOST_COPIES = ("host_to_device", "device_to_host")
 
 
+def device_part_cut(trace: Trace) -> bool:
+    """The file names a device and was cut: host rows come first, so the device's are what lacks."""
+    cut = any(note.rule == "trace.truncated" for note in trace.notes)
+    return cut and len(trace.table("devices")) > 0 and not trace.device_rows.size
+
+
 def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree) -> Work:
     """The work of a trace with its launches and classes."""
     rows = trace.device_rows
-    cpu_only = not rows.size and not launches.launching.any()
+    cpu_only = not rows.size and not launches.launching.any() and not device_part_cut(trace)
     event, asked = host_work(host) if cpu_only else (rows, rows)
     launch = launches.launch[event]
     replays = map_replays(host, launches, event, launch)

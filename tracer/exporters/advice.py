@@ -56,10 +56,7 @@ COMMUNICATION_ADVICE = (
 )
 TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory without waiting"
 
-CPU_ADVICE = (
-    "On a CPU more threads (torch.set_num_threads), torch.compile or a lower precision cut it, and "
-    "a GPU most"
-)
+CPU_ADVICE = "On a CPU torch.compile or a lower precision cut it, and a GPU most"
 # Why the device was idle, in words.
 IDLE_NAMES: Mapping[str, str] = {
     "launch": "launching work, operator by operator",

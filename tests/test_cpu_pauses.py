@@ -1,0 +1,77 @@
+"""On a recording of the CPU alone: where time passes outside of operators."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.make_traces import TraceMaker
+from tests.test_accounting import charged
+from tests.test_idle import found, status
+from tracer.analyzers import analyze
+from tracer.events import Note
+
+
+def paused(frame: str | None = None, fetch: bool = False) -> TraceMaker:
+    """Six steps of 30 ms: 10 of operators, then 20 outside of them."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 30_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 30_000)
+        maker.operator("aten::mm", at + 10, 9_980)
+        if frame:
+            maker.host("frame", frame, at + 10_100, 19_700)
+        if fetch:
+            name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+            maker.annotation(name, at + 10_050, 19_900)
+        maker.operator("aten::add", at + 29_980, 10)
+    return maker
+
+
+def test_a_pause_is_named_by_the_operators_around_it() -> None:
+    analysis = analyze(paused().build())
+    (pause,) = found(analysis, "gap.host")
+    assert (pause.count, pause.steps) == (6, tuple(range(6)))
+    assert pause.detail["after_operator"] == "aten::mm"
+    assert pause.detail["before_operator"] == "aten::add"
+    assert pause.cost_ns == pytest.approx(6 * 19_990_000, rel=0.01)
+    assert charged(analysis)["host"] >= (pause.cost_ns or 0)
+
+
+def test_a_pause_is_named_by_its_function() -> None:
+    (pause,) = found(analyze(paused("lib/filters.py(15): rank").build()), "gap.host")
+    assert (pause.where.file, pause.where.function) == ("lib/filters.py", "rank")
+
+
+def test_a_pause_follows_the_last_line_seen() -> None:
+    maker = paused()
+    for step in range(6):
+        time_ns = (30_000 * step + 9_990) * 1000
+        maker.side("host_sites", time_ns=time_ns, file="a.py", line=7, function="f")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.detail["last_line"] == "a.py:7 in f"
+    assert "a.py:7 in f" in pause.title
+
+
+def test_a_data_loader_is_told_from_other_pauses() -> None:
+    analysis = analyze(paused(fetch=True).build())
+    assert [f.count for f in found(analysis, "gap.input")] == [6]
+    assert not found(analysis, "gap.host")
+
+
+def test_operators_one_after_another_are_clear() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        for row in range(10):
+            maker.operator("aten::mm", 1000 * step + 100 * row, 99)
+        maker.annotation(f"ProfilerStep#{step}", 1000 * step, 1000)
+    analysis = analyze(maker.build())
+    assert status(analysis, "gap.host") == "clear"
+
+
+def test_a_file_cut_before_its_device_rows_says_nothing_of_the_device() -> None:
+    maker = paused()
+    maker.side("devices", device=0, name="Some GPU", major=9, minor=0)
+    analysis = analyze(maker.build(Note("trace.truncated", "the end is missing", partial=True)))
+    assert not analysis.cpu_only
+    assert not analysis.accounted
+    assert "cut off before its device rows" in analysis.breakdown_reason
