@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKETS, UNATTRIBUTED
+from tracer.analysis import BUCKET_CODE, BUCKETS, UNATTRIBUTED
 from tracer.analyzers.attribution import (
     AFTER_CORE,
     AFTER_NEGATION,
@@ -96,7 +96,7 @@ class _Calls:
             for source in self.cases[case]
             if (bucket := self._of_source(source, call, kernel)) != _OPEN
         )
-        return _winner(votes) if votes else _OPEN
+        return _winner(votes, kernel) if votes else _OPEN
 
     def _of_source(self, source: CallSource, call: int, kernel: KernelName) -> int:
         """The bucket of what the call does for one module. What a generated kernel does is told by
@@ -154,13 +154,17 @@ def _short(operator: str) -> str:
     return operator.rpartition("::")[2]
 
 
-def _winner(votes: Counter[int]) -> int:
+def _winner(votes: Counter[int], kernel: KernelName) -> int:
     """The part with most votes in the group with most; among equals that of the module for which
-    the call does most, which comes first."""
+    the call does most, which comes first. A kernel that normalises is a norm, whatever sums it
+    makes on the way."""
     groups: Counter[str] = Counter()
     for bucket, count in votes.items():
         groups[BUCKETS[bucket][0]] += count
     best = _first_most(groups, list(groups))
+    norm = BUCKET_CODE.get((best, "norm"), _OPEN)
+    if kernel.category == "norm" and norm in votes:
+        return norm
     return _first_most(votes, [bucket for bucket in votes if BUCKETS[bucket][0] == best])
 
 

@@ -25,7 +25,7 @@ _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _FRAMEWORK = re.compile(
     r"(nccl|gloo|mpi|ucc|c10d|xccl|hccl|rccl):|Optimizer\.|## Call CompiledFxGraph|Torch-Compiled"
     r"|DistributedDataParallel\.|FSDP|enumerate\(DataLoader|ProfilerStep|PyTorch Profiler"
-    r"|autograd::|Inductor|TorchDynamo|Pregraph|CUDAGraph|cudagraph|Iteration|sglang_profiler::"
+    r"|autograd::|compile_file|.*compile_id=|Inductor|TorchDynamo|Pregraph|CUDAGraph|cudagraph|Iteration|sglang_profiler::"
 )
 _OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 _DATA_LOADER = re.compile(r"enumerate\(DataLoader")
@@ -129,7 +129,7 @@ def _engine_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostSte
 def _user_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
     """Repeated outermost user ranges. Ranges that take turns within an iteration make one step."""
     framework = trace.names_matching(lambda name: _FRAMEWORK.match(name) is not None)
-    user = host.of_kind("annotation") & ~framework[trace.name_codes]
+    user = host.of_kind("annotation") & ~framework[trace.name_codes] & ~host.compiling
     rows = np.flatnonzero(user)
     depth = _depth_among(host, user)[rows]
     for level in range(int(depth.max()) + 1 if depth.size else 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
@@ -123,6 +124,7 @@ class CompiledGraphs:
         gm = kwargs.get("gm", args[2] if len(args) > 2 else None)
         seen = self._record(graph)
         seen.compile_id = _compile_id()
+        seen.kernels = _kernels_now()
         if gm is not None:
             seen.lowered = {n.name: (stack_of(n), operator_of(n)) for n in gm.graph.nodes}
 
@@ -151,6 +153,14 @@ class CompiledGraphs:
         return [better(record, known.get(record.key)) for record in made]
 
 
+def _kernels_now() -> dict[str, list[str]]:
+    """The compiler's own map of the graph that it has just finished: kernel -> lowered nodes. What
+    it keeps with the graph lacks it for a backward pass."""
+    debug = sys.modules.get("torch._inductor.debug")
+    kernels = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", None)
+    return {name: list(nodes) for name, nodes in kernels.items()} if kernels else {}
+
+
 def _compile_id() -> str:
     from torch._guards import CompileContext
 
@@ -158,11 +168,16 @@ def _compile_id() -> str:
 
 
 def _root_of(output: Any) -> Home | None:
-    """The module whose frame is compiled: its `self`, or the first argument of a wrapper."""
-    local = getattr(getattr(output, "root_tx", None), "f_locals", None) or {}
+    """The module whose frame is compiled: its first argument, that of a wrapper, or, where it goes
+    on after a graph break, the first module among its variables."""
+    frame = getattr(output, "root_tx", None)
+    local = getattr(frame, "f_locals", None) or {}
+    first = getattr(getattr(frame, "f_code", None), "co_varnames", ())[:1]
+    found = [(f"L['{name}']", local.get(name)) for name in (*first, "self", *local)]
     arguments = local.get("args")
-    first = arguments[0] if isinstance(arguments, tuple) and arguments else None
-    for text, value in (("L['self']", local.get("self")), ("L['args'][0]", first)):
-        if value is not None and hasattr(value, "_parameters") and hasattr(value, "_modules"):
+    if isinstance(arguments, tuple) and arguments:
+        found.append(("L['args'][0]", arguments[0]))
+    for text, value in found:
+        if hasattr(value, "_parameters") and hasattr(value, "_modules"):
             return Home(id(value), text, type(value).__name__)
     return None

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracer.collectors.compiled_source import NO_SOURCE, SourceCall, SourceModule
+from tracer.collectors.compiled_source import EXTERN, NO_SOURCE, SourceCall, SourceModule
 
 PROVENANCE, SOURCE_NODES, PARAMETERS = "provenance", "source nodes", "parameters"
+_BASES = ("", PARAMETERS, SOURCE_NODES, PROVENANCE)  # the surest last
 
 # Nodes that only describe memory, change a type or make an index: what reads them computes.
 _NEUTRAL = frozenset(
@@ -93,6 +94,7 @@ class Seen:
     compile_id: str = ""
     backward: bool = False
     lowered: dict[str, tuple[Stack, str]] = field(default_factory=dict)
+    kernels: dict[str, list[str]] = field(default_factory=dict)
     owners: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
 
@@ -125,8 +127,7 @@ def understand(names: ModuleNames, frame: Frame, seen: Seen) -> GraphRecord:
     graph = seen.graph
     reader = _Understanding(names, frame, seen)
     calls = [reader.call(call) for call in seen.source.calls]
-    if reader.basis in (PARAMETERS, ""):
-        calls = _between(calls)
+    calls = _between(_with_gradients(calls) if seen.backward else calls)
     return GraphRecord(
         str(getattr(graph, "_fx_graph_cache_key", None)),
         seen.compile_id,
@@ -140,8 +141,7 @@ def understand(names: ModuleNames, frame: Frame, seen: Seen) -> GraphRecord:
 
 
 def better(record: GraphRecord, known: GraphRecord | None) -> GraphRecord:
-    order = (PROVENANCE, SOURCE_NODES, PARAMETERS, "")
-    if known is None or order.index(record.basis) <= order.index(known.basis):
+    if known is None or _BASES.index(record.basis) >= _BASES.index(known.basis):
         return record
     return known
 
@@ -164,7 +164,7 @@ def operator_of(node: Any) -> str:
         return ""
     schema = getattr(node.target, "_schema", None)
     if schema is not None:
-        return str(schema.name)
+        return str(schema.name)  # a node of the framework's own operators
     return f"aten::{getattr(node.target, '__name__', node.target)}"
 
 
@@ -178,48 +178,47 @@ class _Understanding:
         root = frame.root
         self.root = ("", "") if root is None else (self._path(root), root.type)
         mapping = _mapping(seen.graph)
-        self._lowered = mapping.get("cppCodeToPost") or {}
+        self._lowered = seen.kernels or mapping.get("cppCodeToPost") or {}
         self._before = mapping.get("postToPre") or {}
 
     def call(self, call: SourceCall) -> CallRecord:
         """The call with its modules, by the best evidence there is."""
         nodes = self._lowered.get(f"{call.kernel}:{call.handle}") or []
-        for basis, found in (
-            (PROVENANCE, lambda: self._from_lowered(call, nodes)),
-            (SOURCE_NODES, lambda: self._from_source(call)),
-            (PARAMETERS, lambda: self._from_inputs(call)),
-        ):
-            sources = found()
-            if sources:
-                self._note_basis(basis)
-                return CallRecord(call.kernel, call.form, _operators(call, nodes), tuple(sources))
-        return CallRecord(call.kernel, call.form, _operators(call, nodes), ())
-
-    def _note_basis(self, basis: str) -> None:
-        order = ("", PARAMETERS, SOURCE_NODES, PROVENANCE)
-        self.basis = max(self.basis, basis, key=order.index)
+        basis, sources = PROVENANCE, self._from_lowered(call, nodes)
+        if not sources:
+            basis, sources = SOURCE_NODES, self._from_source(call)
+        if not sources:
+            basis, sources = PARAMETERS, self._from_inputs(call)
+        if sources:
+            self.basis = max(self.basis, basis, key=_BASES.index)
+        return CallRecord(call.kernel, call.form, _operators(call, nodes), tuple(sources))
 
     def _from_lowered(self, call: SourceCall, nodes: Iterable[str]) -> list[Source]:
         """Modules of lowered nodes: their own, or those of the nodes that they were made from. Of
         an operator from outside only the node that it computes: others made its inputs."""
         called = [node for node in nodes if _word(node) == called_operator(call.kernel)]
         found: list[tuple[Stack, str]] = []
-        for node in called if call.form == "extern" and called else nodes:
+        for node in called if call.form == EXTERN and called else nodes:
             stack, operator = self._seen.lowered.get(node, ((), _word(node)))
-            if stack:
-                found.append((stack, operator))
-                continue
-            stacks = [self._frame.nodes.get(name, ()) for name in self._before.get(node, ())]
-            found += [(stack, operator or _word(node)) for stack in stacks if stack]
+            before = [self._frame.nodes.get(name, ()) for name in self._before.get(node, ())]
+            stacks = [stack] if stack else [one for one in before if one] or self._own_code
+            found += [(one, operator or _word(node)) for one in stacks]
         return self._sources(found)
+
+    @property
+    def _own_code(self) -> list[Stack]:
+        """What stands in no module inside the compiled frame is the frame's own code."""
+        return [] if self._frame.root is None else [(self._frame.root,)]
 
     def _from_source(self, call: SourceCall) -> list[Source]:
         """Modules of the nodes in the comment above the call. Of an operator from outside only the
         last is its own: the others made its inputs."""
-        nodes = [name for name in call.nodes if self._frame.nodes.get(name)]
-        if call.form == "extern":
+        nodes = [name for name in call.nodes if name in self._frame.nodes]
+        if call.form == EXTERN:
             nodes = nodes[-1:]
-        return self._sources([(self._frame.nodes[name], "") for name in nodes])
+        own = self._own_code
+        stacks = [[s] if (s := self._frame.nodes[name]) else own for name in nodes]
+        return self._sources([(stack, "") for several in stacks for stack in several])
 
     def _from_inputs(self, call: SourceCall) -> list[Source]:
         owners = self._seen.owners
@@ -292,6 +291,16 @@ def _mapping(graph: Any) -> Mapping[str, Any]:
     return mapping if isinstance(mapping, dict) else {}
 
 
+def _with_gradients(calls: list[CallRecord]) -> list[CallRecord]:
+    """In a backward pass the product for a weight's gradient follows that for its input's."""
+    out: list[CallRecord] = []
+    for call in calls:
+        before = out[-1] if out else call
+        alike = call.form == EXTERN and call.kernel == before.kernel
+        out.append(replace(call, sources=before.sources) if alike and not call.sources else call)
+    return out
+
+
 def _between(calls: list[CallRecord]) -> list[CallRecord]:
     """Calls that read no parameter lie in the block of a layer whose parameters are read on both
     sides of them."""
@@ -304,8 +313,7 @@ def _between(calls: list[CallRecord]) -> list[CallRecord]:
         if call.sources or not shared:
             out.append(call)
         else:
-            source = Source(shared, "")
-            out.append(CallRecord(call.kernel, call.form, call.operators, (source,)))
+            out.append(replace(call, sources=(Source(shared, ""),)))
     return out
 
 

@@ -345,8 +345,10 @@ class ModuleTree:
     def _add(self, member: Member, path: str) -> str:
         module = member.module
         key = id(module)
-        has_range = not member.is_wrapper and (self._every_module or is_block(member))
-        name = range_name(path, type_name(module)) if has_range else ""
+        # The compiler runs what it compiled in place of the module inside its wrapper.
+        called = not member.is_wrapper or (bool(member.path) and "_orig_mod" in module._modules)
+        has_range = called and (self._every_module or is_block(member))
+        name = range_name(path, type_name(unwrap(module))) if has_range else ""
         if not member.is_wrapper:
             record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
             record.path, record.order, record.weights = path, next(self._order), _weights(module)

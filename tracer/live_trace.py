@@ -219,7 +219,9 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
     if recorded.gpu and launches and not trace.device_rows.size:
         notes.append(no_device_events(launches))
         _log.warning("tracer: %s: %s", notes[-1].rule, notes[-1].message)
-    if not launches and not trace.device_rows.size and recorded.children and not len(calls):
+    compiled = len(recorded.tables.get("compile_events", ()))  # compilers start workers, too
+    alone = not launches and not trace.device_rows.size and not compiled
+    if alone and recorded.children and not len(calls):
         notes.append(no_gpu_work_here(recorded.children))
     if recorded.detail == "light":
         notes.append(light())
