@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from running import device, main, steps_of
+from running import device, dtype, main, steps_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
 _LAYERS, _LENGTH = 4, 256
@@ -28,7 +28,7 @@ def traced(clean: bool) -> Any:
         vocab_size=512,
         attn_implementation="sdpa" if clean else "eager",
     )
-    model = LlamaForCausalLM(config).eval().to(device())
+    model = LlamaForCausalLM(config).eval().to(device(), dtype())
     ids = torch.randint(config.vocab_size, (2, _LENGTH), device=device())
 
     def step() -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from running import device, main, steps_of
+from running import device, dtype, main, steps_of
 
 _EXPERTS, _CHOSEN = 8, 2
 
@@ -42,15 +42,15 @@ class Experts(torch.nn.Module):
     def all_at_once(
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
     ) -> torch.Tensor:
-        share = torch.zeros(x.shape[0], _EXPERTS, device=x.device).scatter(1, chosen, weights)
+        share = x.new_zeros(x.shape[0], _EXPERTS).scatter(1, chosen, weights)
         hidden = torch.nn.functional.silu(x.expand(_EXPERTS, *x.shape) @ self.up) @ self.down
         return (hidden * share.T[..., None]).sum(0)
 
 
 def traced(clean: bool) -> Any:
     """A recording of four steps."""
-    layer = Experts(256, batched=clean).to(device())
-    x = torch.randn(64, 256, device=device())
+    layer = Experts(256, batched=clean).to(device(), dtype())
+    x = torch.randn(64, 256, device=device(), dtype=dtype())
     return steps_of(lambda: layer(x))
 
 

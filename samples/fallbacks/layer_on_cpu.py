@@ -28,11 +28,11 @@ class Net(torch.nn.Module):
 def traced(clean: bool) -> Any:
     """A recording of four steps."""
     need_gpu("this fallback")
-    net = Net()
+    net = Net().to(torch.bfloat16)
     net.body.to("cuda")
     if clean:
         net.head.to("cuda")
-    x = torch.randn(4, 2048, device="cuda")
+    x = torch.randn(4, 2048, device="cuda", dtype=torch.bfloat16)
     return steps_of(lambda: net(x))
 
 

@@ -18,6 +18,11 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def dtype() -> torch.dtype:
+    """What a GPU multiplies fast; on a CPU the usual type."""
+    return torch.bfloat16 if torch.cuda.is_available() else torch.float32
+
+
 def need_gpu(what: str) -> None:
     """End with one line where there is no GPU."""
     if not torch.cuda.is_available():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available():
+    from tests.fallback_samples import SAMPLES, Sample, check, ran_math, recording_of
     from tests.test_fallbacks import fallbacks
     from tests.test_idle import found
     from tracer import trace
@@ -44,9 +47,59 @@ def attention(
     return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
 
-def ran_math(analysis: Analysis) -> bool:
-    """Whether the math path ran, by the operators of the recording itself."""
-    return any("_scaled_dot_product_attention_math" in name for name in analysis.trace.names)
+# Set to a folder, it keeps the recordings of the programs in samples/fallbacks there.
+KEEP = os.environ.get("TRACER_KEEP_RECORDINGS")
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["slow", "clean"])
+@pytest.mark.parametrize("name", [s.name for s in SAMPLES] if torch.cuda.is_available() else [])
+def test_programs_and_their_clean_twins(name: str, clean: bool) -> None:
+    sample: Sample = next(s for s in SAMPLES if s.name == name)
+    before = torch.get_float32_matmul_precision()
+    try:
+        recording = recording_of(name, clean=clean)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for finding in recording.analysis.findings:
+        print(finding.rule, finding.severity, finding.title, finding.where, finding.detail)
+    if KEEP:
+        recording.save(Path(KEEP) / f"{name}{'_clean' if clean else ''}")
+    check(sample, recording.analysis, clean=clean)
+
+
+def test_the_framework_says_why() -> None:
+    """Cases 06 and 07 with detail "modules": no shapes are recorded, and torch itself answers."""
+    for size, dtype in ((64, torch.float32), (512, torch.bfloat16)):
+        call = attention(dtype, 24, 12, 256, size, enable_gqa=True)
+        with torch.no_grad(), trace() as t:
+            for _ in range(2):
+                with t.step():
+                    call()
+        calls = t.trace.table("attention_calls")
+        assert len(calls) == 2
+        assert torch.nn.functional.scaled_dot_product_attention is not None
+        if ran_math(t.analysis):
+            (finding,) = found(t.analysis, "fallback.attention")
+            assert finding.detail["refused_by"] == "torch"
+            assert set(finding.detail["refused"]) == {"flash", "efficient", "cudnn"}
+            assert all(finding.detail["refused"].values())
+            assert finding.where.file == __file__
+
+
+def test_asking_why_does_not_wait() -> None:
+    """The questions run nothing on the device, and block on nothing."""
+    from tracer.collectors.attention_facts import refusals
+
+    query = torch.randn(2, 8, 128, 64, device="cuda")
+    call = {"query": query, "key": query, "value": query, "attn_mask": None}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+            refused = refusals(call)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert "flash" in refused
+    assert not [event for event in prof.events() if "kernel" in event.name.lower()]
 
 
 def test_grouped_queries_in_fp32() -> None:
