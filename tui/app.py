@@ -7,6 +7,8 @@ libraries behind them load on the thread that reads the recording.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +17,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from textual import events
 from textual.app import App, ComposeResult
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.screen import Screen
 
 from tracer.tui import keys, screens
 from tracer.tui.background import run_beside
 from tracer.tui.look import Look
-from tracer.tui.messages import Ask, Compared, Crashed, Failed, Loaded, Newest, Prepared, Progress
+from tracer.tui.messages import (
+    Ask,
+    Compared,
+    Crashed,
+    Failed,
+    Finished,
+    Loaded,
+    Newest,
+    Prepared,
+    Progress,
+)
 from tracer.tui.session import Comparison, Recording, Report, Session, Source
 from tracer.tui.terminal import is_terminal, kept_terminal, look_for
 from tracer.tui.widgets.drawn import Colorless
@@ -92,6 +105,7 @@ class Explorer(App[int]):
         look: Look | None = None,
         newest: Callable[[], Analysis | None] | None = None,
         compare: Callable[[Session], Comparison | None] | None = None,
+        watch_size: bool = False,
         clock: Callable[[], float] = time.monotonic,
         start: str = "overview",
     ) -> None:
@@ -102,6 +116,8 @@ class Explorer(App[int]):
         self.session = Session(recordings, live=newest is not None)
         self.newest = newest
         self.compare = compare
+        self.watch_size = watch_size
+        self.printed: list[tuple[bool, str]] = []  # what was printed meanwhile: on stderr, the text
         self.clock = clock
         self.started_s = clock()
         self.asking: Ask | None = None
@@ -142,6 +158,18 @@ class Explorer(App[int]):
         else:
             self.frame.query_one(Loading).progress(Progress("", "waiting for the first step"))
             self.set_interval(LIVE_INTERVAL_S, self._poll)
+        if self.watch_size:
+            self.set_interval(2 * LIVE_INTERVAL_S, self._look_at_size)
+
+    def _look_at_size(self) -> None:
+        """No signal tells a thread that the terminal was resized."""
+        found = Size(*shutil.get_terminal_size())
+        if found != self.frame.size:
+            self.post_message(events.Resize(found, found))
+
+    def _print(self, text: str, stderr: bool = False) -> None:
+        """A program that runs beside the screen loses nothing it prints."""
+        self.printed.append((stderr, text))
 
     def _read_all(self) -> None:
         """Read every recording in order, on its own thread."""
@@ -225,7 +253,7 @@ class Explorer(App[int]):
     def on_newest(self, message: Newest) -> None:
         self._polling = False
         self.frame_changed()
-        if message.analysis is None or self.paused:
+        if message.analysis is None or self.paused or not self.session.live:
             return
         recording = self.session.recordings[0]
         first = recording.analysis is None
@@ -236,6 +264,16 @@ class Explorer(App[int]):
             self.open_view(self.current)
         else:
             self._prepare_again(tuple(self._views))
+
+    def on_finished(self, message: Finished) -> None:
+        self.newest, self.paused, self.session.live = None, False, False
+        first = self.session.analysis is None
+        self.session.recordings[0].analysis = message.analysis
+        if first and self.is_composed:
+            self.open_view(self.current)
+        else:
+            self._prepare_again(tuple(self._views))
+        self.say("the capture has ended")
 
     def do_pause(self) -> None:
         self.paused = not self.paused
@@ -564,6 +602,11 @@ class Explorer(App[int]):
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.exit, 128 + number)
 
+    def end_from_outside(self) -> None:
+        """End it from another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.exit, 0)
+
     # Words of the frame.
 
     @property
@@ -647,6 +690,8 @@ def run_explorer(explorer: Explorer, *, mouse: bool = True) -> int:
         )
     with kept_terminal(explorer.end_by_signal):
         status = explorer.run(mouse=mouse)
+    for stderr, text in explorer.printed:
+        (sys.stderr if stderr else sys.stdout).write(text)
     if explorer.crash is not None:
         raise explorer.crash
     return status or 0

@@ -48,6 +48,14 @@ class Newest(Message):
         self.analysis = analysis
 
 
+class Finished(Message):
+    """A capture has ended; this is all of it."""
+
+    def __init__(self, analysis: Any) -> None:
+        super().__init__()
+        self.analysis = analysis
+
+
 class Compared(Message):
     """The ranks that are open were compared; None: they are not ranks of one run."""
 

@@ -84,6 +84,28 @@ def host_event(
             "dur": length, "args": arguments}  # fmt: skip
 
 
+BESIDE = """
+import sys, threading, time
+from tests.tui.samples import decode_analysis
+from tracer.tui.beside import open_beside
+asked = []
+def newest():
+    asked.append(time.monotonic())
+    return decode_analysis(2)
+beside = open_beside(newest)
+until = time.monotonic() + 50
+while len(asked) < 3 and time.monotonic() < until:
+    print("the program goes on"); time.sleep(0.1)
+print("to stderr", file=sys.stderr)
+beside.finish(decode_analysis(5))
+beside.wait()
+assert beside.error is None, beside.error
+gaps = [b - a for a, b in zip(asked, asked[1:])]
+print("asked politely" if min(gaps) > 0.2 else f"asked too often: {min(gaps)}")
+print("ended in", threading.current_thread() is threading.main_thread())
+"""
+
+
 class Terminal:
     """A pseudo terminal with a program in it."""
 
@@ -226,6 +248,21 @@ def test_a_program_that_opened_the_explorer_keeps_its_signal_handlers(
     assert terminal.end() == 0
     assert "handlers kept" in terminal.text
     assert terminal.is_as_before
+
+
+def test_a_program_runs_on_beside_the_explorer_and_keeps_its_output(
+    terminals: list[Terminal],
+) -> None:
+    terminal = opened(terminals, "-c", BESIDE)
+    terminal.wait_for("live")
+    terminal.wait_for("the capture has ended")
+    terminal.wait_for("5 of unknown")
+    terminal.send(b"q")
+    assert terminal.end() == 0
+    assert terminal.is_as_before
+    after = terminal.output.rpartition(b"\x1b[?1049l")[2].decode()
+    assert "the program goes on" in after and "to stderr" in after
+    assert "asked politely" in after and "ended in True" in after
 
 
 def test_without_colour_no_colour_is_sent(terminals: list[Terminal], sample: str) -> None:
