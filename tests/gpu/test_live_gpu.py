@@ -267,7 +267,8 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def run_traced(folder: Path, code: str) -> int:
     (folder / "program.py").write_text(code)
     command = [sys.executable, "-m", "tracer", "run", "--out", "run", "program.py"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True).returncode
 
 

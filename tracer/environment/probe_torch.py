@@ -34,6 +34,9 @@ class _Running:
 
 def main() -> None:
     payload = open_channel()
+    # Asking whether there is a device must not open it here: the children that follow are forks,
+    # and a fork of a process that touched CUDA cannot use it.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     reply(stage="import torch")
     torch = _import_torch()
     if torch is not None:
