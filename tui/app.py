@@ -35,7 +35,7 @@ from tracer.tui.messages import (
     Progress,
 )
 from tracer.tui.session import Comparison, Recording, Report, Session, Source
-from tracer.tui.terminal import is_terminal, kept_terminal, look_for
+from tracer.tui.terminal import is_served, is_terminal, kept_terminal, look_for
 from tracer.tui.widgets.drawn import Colorless
 from tracer.tui.widgets.frame import Footer, Header, Tab
 from tracer.tui.widgets.loading import Loading
@@ -684,7 +684,7 @@ def run_explorer(explorer: Explorer, *, mouse: bool = True) -> int:
     """Run it on this terminal; returns the exit status and raises what made it end."""
     from tracer.errors import UsageError
 
-    if not explorer.is_web and not is_terminal():
+    if not is_served(os.environ) and not is_terminal():
         raise UsageError(
             "the explorer needs a terminal to draw on; `tracer report PATH` prints the same facts"
         )

@@ -45,6 +45,11 @@ def is_utf8(environ: Mapping[str, str]) -> bool:
     return "utf8" in locale.lower().replace("-", "")
 
 
+def is_served(environ: Mapping[str, str]) -> bool:
+    """Whether a browser is the screen: `textual-serve` names the driver in the environment."""
+    return bool(environ.get("TEXTUAL_DRIVER"))
+
+
 def is_terminal() -> bool:
     """Whether there is a terminal to draw on and to read keys from."""
     streams = (sys.__stdin__, sys.__stderr__)
