@@ -23,7 +23,7 @@ from tracer.analyzers.estimates import (
     product_ns,
     product_of,
 )
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.kernel_names import KernelName
 from tracer.analyzers.pipeline import Context
 from tracer.analyzers.places import Places, folded
@@ -162,13 +162,30 @@ def grouped_by_place(context: Context, rows: Longs) -> dict[Where, Longs]:
     """Work rows by the line that asked for them, else by the block they count in, layers folded.
     Gradients stand where their forward does: the cause is there."""
     places = Places(context.work)
-    groups: dict[Where, list[int]] = {}
-    forward = context.work.forward
-    for row in rows.tolist():
-        asked = int(forward[row])
-        where = places.of_work(row) if asked == NONE else places.of(asked)
-        where = replace(where, module=block_of(context, row))
-        # Without a line the block is the place, whichever operator of it this is.
-        where = where if where.file or where.module is None else Where(module=where.module)
-        groups.setdefault(where, []).append(row)
-    return {where: np.array(found, dtype=np.int64) for where, found in groups.items()}
+    groups: dict[Where, list[Longs]] = {}
+    for alike in _alike(context, places, rows):
+        groups.setdefault(_place(context, places, int(alike[0])), []).append(alike)
+    return {where: np.sort(np.concatenate(found)) for where, found in groups.items()}
+
+
+def _place(context: Context, places: Places, row: int) -> Where:
+    asked = int(context.work.forward[row])
+    where = places.of_work(row) if asked == NONE else places.of(asked)
+    where = replace(where, module=block_of(context, row))
+    # Without a line the block is the place, whichever operator of it this is.
+    return where if where.file or where.module is None else Where(module=where.module)
+
+
+def _alike(context: Context, places: Places, rows: Longs) -> list[Longs]:
+    """Rows that certainly have one place, together: of one module and one operator's name where no
+    lines are recorded."""
+    work = context.work
+    asked = np.where(work.forward[rows] == NONE, work.site[rows], work.forward[rows])
+    operator = take(work.host.outer_operator, asked)
+    if places.has_frames or len(work.trace.table("host_sites")) or (operator == NONE).any():
+        return list(rows.reshape(-1, 1))
+    keys = np.stack([work.module[rows], work.trace.name_codes[operator]])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    bounds = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
+    return np.split(rows[order], bounds)
