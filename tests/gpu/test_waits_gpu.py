@@ -130,17 +130,22 @@ def test_a_compiled_function_is_first_use() -> None:
 def test_lines_cost_little(model: torch.nn.Module) -> None:
     """Prints the ratio of the same loop with and without the lookup of lines, in turn."""
     hook = programs.item
-    ratios = []
-    for _ in range(7):
-        spent = []
-        for lines in (WaitLines(), None):
+    ratios, fastest = [], [float("inf"), float("inf")]
+    for round_ in range(25):
+        spent = [0.0, 0.0]
+        for which in (0, 1) if round_ % 2 else (1, 0):
+            lines = WaitLines() if which == 0 else None
             torch.cuda.synchronize()
             if lines is not None:
                 lines.start()
             begin = time.perf_counter()
             programs.run_steps(model, 20, hook)
-            spent.append(time.perf_counter() - begin)
+            spent[which] = time.perf_counter() - begin
+            fastest[which] = min(fastest[which], spent[which])
             if lines is not None:
                 lines.close()
         ratios.append(spent[0] / spent[1])
-    print(f"lines of waits: median ratio {statistics.median(ratios):.3f} of {ratios}")
+    print(
+        f"lines of waits: median ratio {statistics.median(ratios):.3f}, of the fastest rounds "
+        f"{fastest[0] / fastest[1]:.3f}"
+    )
