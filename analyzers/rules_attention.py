@@ -21,6 +21,7 @@ from tracer.analyzers.places import Places
 from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.attention"
+_NO_SDPA = "offers no sdpa"
 
 
 def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
@@ -85,7 +86,7 @@ def _detail(judged: Judged, slow: Slow, cost: int, gain: Gain, why: list[str]) -
     signature = slow.signature
     return {
         "backend": slow.backend,
-        "expected": _expected(slow),
+        "expected": _expected(slow, on_cpu=judged.context.work.cpu_only),
         "reasons": why,
         **_refused(slow),
         "layers": _layers(judged, slow),
@@ -157,9 +158,9 @@ def _share_of_attention(analysis: Analysis, cost: int) -> float | None:
     return cost / total if total else None
 
 
-def _expected(slow: Slow) -> str:
+def _expected(slow: Slow, *, on_cpu: bool) -> str:
     signature = slow.signature
-    if signature is not None and signature.on_cpu:
+    if on_cpu:
         return "the fused kernel for CPUs (flash)"
     if slow.backend != MATH or signature is None:
         return "a fused kernel (flash, cuDNN, memory-efficient)"
@@ -197,6 +198,11 @@ _HINTS = (
 
 def _advice(slow: Slow, cost: int, why: list[str]) -> str:
     took = f"It takes {milliseconds(cost)} in this recording. "
+    if any(_NO_SDPA in reason for reason in why):
+        return took + (
+            "This model has no sdpa: try attn_implementation='flash_attention_2' or "
+            "'flex_attention' where it takes them, or a newer version of it."
+        )
     if slow.backend != MATH:
         return took + (
             "Use scaled_dot_product_attention: attn_implementation='sdpa' in transformers, "
