@@ -68,6 +68,7 @@ def align(summaries: Mapping[int, RankSummary], samples: Sequence[Sample]) -> Al
     if not edges:
         return None
     clocks, references, loose_ns = _joined_clocks(sorted(summaries), edges)
+    _, firm, _ = _joined_clocks(sorted(summaries), [e for e in edges if not e.loose_ns])
     floor = _COARSE_NS if any(s.coarse for s in summaries.values()) else _FINE_NS
     meeting = any(not edge.loose_ns for edge in edges)
     deviations = _deviations(samples, clocks, meeting)
@@ -75,7 +76,7 @@ def align(summaries: Mapping[int, RankSummary], samples: Sequence[Sample]) -> Al
     residual = max(_quantile(deviations) + round(_SKEW * wire), loose_ns, floor)
     unix = all(summaries[rank].clock == "unix" for rank in clocks)
     if unix and _are_one(clocks, residual):
-        clocks = dict.fromkeys(clocks, Clock())
+        clocks, firm = dict.fromkeys(clocks, Clock()), references
         deviations = _deviations(samples, clocks, meeting)
         residual = max(_quantile(deviations), loose_ns, floor)
     count = sum(int(sample.calls.present.any(axis=0).sum()) for sample in samples)
@@ -85,7 +86,7 @@ def align(summaries: Mapping[int, RankSummary], samples: Sequence[Sample]) -> Al
     apart = tuple(rank for rank in sorted(summaries) if references.get(rank) != usual)
     by_rank = {rank: max(_quantile({rank: deviations.get(rank, [])}), floor) for rank in clocks}
     basis = f"ends of {count} shared {what} looked at; {how}"
-    return Alignment(clocks, references, residual, by_rank, basis, apart)
+    return Alignment(clocks, references, residual, by_rank, basis, apart, firm)
 
 
 def _usual_reference(references: Mapping[int, int]) -> int:

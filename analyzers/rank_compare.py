@@ -145,7 +145,8 @@ def _one_pass(run: _Run) -> _Joined:
         evidence, received = LaneEvidence(lane.key, lane.ranks), Received(lane.ranks)
         for found in arrivals(lane, run.store, run.alignment, run.begins[lane.key]):
             add_sums(joined.sums, found, run.summaries)
-            evidence.add(found, limits, in_which_all_wait(found, run.summaries))
+            waiting = in_which_all_wait(found, run.summaries, run.alignment)
+            evidence.add(found, limits, waiting)
             received.add(found, run.summaries)
         joined.evidence[lane.key] = evidence
         joined.received[lane.key] = received
@@ -201,7 +202,9 @@ def _findings(
             late = by_place.get(place)
             other = by_place.get(place + 1) if beside[claim.rank] is not None else None
             place += 1 if beside[claim.rank] is None else 2
-        wall = _fair_wall(run.summaries[claim.rank], joined)
+        ranks = joined.evidence[claim.key].ranks
+        walls = sorted(_fair_wall(run.summaries[rank], joined) for rank in ranks)
+        wall = walls[len(walls) // 2]
         group = _group_of(claim, run.lanes, groups)
         findings.append(
             straggler_finding(

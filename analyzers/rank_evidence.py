@@ -16,12 +16,14 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rank_align import MEETING
 from tracer.analyzers.rank_match import usual_kinds
 from tracer.analyzers.rank_waits import Arrivals
-from tracer.rank_analysis import RankSummary
+from tracer.rank_analysis import Alignment, RankSummary
 
 # Calls of a rank and kind of whose times on the wire the median is taken.
 _MOST_WIRES = 1024
-# In these nobody goes on before the last has come: only there a late rank is one.
+# In these nobody goes on before the last has come; in others it shows in who had left before.
 WAITING_FOR_ALL = (*MEETING, "expert_parallel")
+# A receiver always waits for its sender: that is how a pipeline works, and no late rank.
+_ONE_WAY = ("send_recv", "kv_transfer")
 
 
 @dataclass
@@ -144,8 +146,15 @@ def add_sums(
             entry.exposed_wait_ns += int(waited.sum())
 
 
-def in_which_all_wait(found: Arrivals, summaries: Mapping[int, RankSummary]) -> NDArray[np.bool_]:
+def in_which_all_wait(
+    found: Arrivals, summaries: Mapping[int, RankSummary], alignment: Alignment
+) -> NDArray[np.bool_]:
     """Whether nobody goes on in a call before the last has come."""
     kinds: Sequence[tuple[tuple[str, str], ...]] = [summaries[r].kinds for r in found.calls.ranks]
     ops, _ = usual_kinds(found.calls, kinds)
-    return np.array([op in WAITING_FOR_ALL for op in ops], dtype=bool)
+    always: NDArray[np.bool_] = np.array([op in WAITING_FOR_ALL for op in ops], dtype=bool)
+    if not alignment.is_firm(found.calls.ranks):
+        return always
+    never = np.array([op in _ONE_WAY for op in ops], dtype=bool)
+    together: NDArray[np.bool_] = always | (found.all_stayed & ~never)
+    return together

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.rank_analysis import ROW, Lane, RankSummary, Rows, RowStore
 
-# Calls that are looked at together: what the driver holds is this many for each rank.
-CHUNK = 1024
+# Calls that are looked at together: at most so many, and so many over all ranks.
+CHUNK, CHUNK_ROWS = 1024, 1 << 18
 # Rows at each end of a lane that alignment looks at.
 SAMPLE = 256
 # A rank may have recorded so many calls more before the others began.
@@ -27,8 +27,8 @@ _AGREEING = 0.9
 _TOGETHER, _TOGETHER_NS = 0.05, 20_000
 # With fewer calls than this no shift can be told by their ends.
 _FEW = 8
-# A shift is better when ends then agree so many times more closely.
-_CLOSER = 4.0
+# A shift is better when ends then agree so many times more closely; below the floor all are equal.
+_CLOSER, _FLOOR_NS = 4.0, 500.0
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,13 @@ def _best_fit(reference: Rows, rows: Rows, difference: int) -> _Fit | None:
     fits = [fit for s in _shifts(reference, rows, difference) if (fit := _fit(reference, rows, s))]
     if not fits:
         return None
-    best = min(fits, key=lambda fit: (fit.spread_ns, abs(fit.shift)))
     kept = next((fit for fit in fits if fit.shift == 0), None)
-    return kept if kept is not None and kept.spread_ns <= _CLOSER * best.spread_ns else best
+    # As many calls on both sides that end together are the same calls, however regular they are.
+    if kept is not None and kept.together and not difference:
+        return kept
+    best = min(fits, key=lambda fit: (max(fit.spread_ns, _FLOOR_NS), abs(fit.shift)))
+    near = kept is not None and kept.spread_ns <= _CLOSER * max(best.spread_ns, _FLOOR_NS)
+    return kept if near else best
 
 
 def _shifts(reference: Rows, rows: Rows, difference: int) -> list[int]:
@@ -221,9 +225,10 @@ def _spread(difference: Longs, time: Longs) -> float:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def all_calls(lane: JoinedLane, store: RowStore, chunk: int = CHUNK) -> Iterator[Calls]:
+def all_calls(lane: JoinedLane, store: RowStore) -> Iterator[Calls]:
     """The calls of a lane in order, a piece at a time."""
     bounds = _bounds(lane, store)
+    chunk = max(16, min(CHUNK, CHUNK_ROWS // max(len(lane.ranks), 1)))
     if bounds is None:
         return
     for begin in range(bounds[0], bounds[1], chunk):

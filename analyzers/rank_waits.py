@@ -36,6 +36,7 @@ class Arrivals:
     margin_ns: Longs
     late_ns: Longs  # of each rank: after the middle rank of the call
     entered: NDArray[np.bool_]  # the first call of a window, which ranks enter as they begin
+    all_stayed: NDArray[np.bool_]  # nobody had left before the last one came
 
     @property
     def counted(self) -> NDArray[np.bool_]:
@@ -85,7 +86,9 @@ def compare(
     # Ranks that came within the residual of the last one are as late as it is.
     tied = present & (behind <= residual)
     wire = np.where(tied, length, np.iinfo(np.int64).max).min(axis=0)
-    waits = present & ~tied & (length > wire[None, :]) & compared[None, :]
+    # Who had left before the last one came did not wait for it, as the root of a broadcast may.
+    stayed = start + length > latest[None, :]
+    waits = present & ~tied & stayed & (length > wire[None, :]) & compared[None, :]
     wait = np.where(waits, length - wire[None, :], 0)
     margin = latest - _second(entry, last)
     alone = compared & (margin > residual[last, 0])
@@ -98,6 +101,7 @@ def compare(
         np.where(alone, margin, 0),
         np.where(present, start - _middle(entry, present), 0),
         _first_compared(compared, begins),
+        (stayed | ~present).all(axis=0),
     )
 
 

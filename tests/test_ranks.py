@@ -249,6 +249,23 @@ def without_calls(trace: Trace, first: int, last: int) -> Trace:
     return Trace(events[kept].reset_index(drop=True), tables, trace.meta, trace.notes)
 
 
+def test_regular_calls_are_not_taken_for_their_neighbours(tmp_path: Path) -> None:
+    """Calls at one pace, all ends off by nanoseconds: under any shift they would end together."""
+    rng = np.random.default_rng(4)
+
+    def jittered(rank: int, trace: Trace) -> Trace:
+        trace = moved(trace, 2 * SECOND * (rank % 2), 20e-6)
+        kernels = (trace.events["kind"] == "kernel").to_numpy()
+        jitter = np.where(kernels, rng.integers(-3, 4, len(kernels)), 0)
+        events = trace.events.assign(duration_ns=trace.events["duration_ns"] + jitter)
+        return Trace(events, trace.tables, trace.meta, trace.notes)
+
+    analysis = compared(save_ranks(tmp_path, late_rank_calls(calls=40), 4, change=jittered))
+    assert straggler(analysis) == (2, 40, 40)
+    assert analysis.alignment is not None
+    assert analysis.alignment.clocks[1].offset_ns == pytest.approx(2 * SECOND, abs=20_000)
+
+
 @pytest.mark.parametrize("sequences", [True, False])
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (3, 0), (0, 4), (2, 2)])
 def test_calls_are_matched_when_windows_differ(
@@ -281,6 +298,29 @@ def test_groups_without_a_name_are_told_apart_by_their_ends(tmp_path: Path) -> N
     analysis = compared(save_ranks(tmp_path, calls, 4, group=False))
     assert [group.members for group in analysis.groups] == [(0, 1), (2, 3)]
     assert straggler(analysis) == (3, 30, 30)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_late_root_of_a_broadcast_is_waited_for_and_a_late_leaf_is_not(
+    tmp_path: Path, late: int
+) -> None:
+    """The root sends and leaves; a rank that comes after that keeps nobody waiting."""
+    calls = []
+    for k in range(12):
+        at = 10_000.0 * k + 100
+        enters = {rank: at + (3000 if rank == late else 0) for rank in range(3)}
+        ends = at + 3100 if late == 0 else at + 100
+        calls.append(Call(enters, max(ends, max(enters.values()) + 20), "Broadcast"))
+
+    def left_early(rank: int, trace: Trace) -> Trace:
+        if late == 0 or rank == late:
+            return trace
+        kernels = (trace.events["kind"] == "kernel").to_numpy()
+        length = np.where(kernels, 100_000, trace.events["duration_ns"])
+        return Trace(trace.events.assign(duration_ns=length), trace.tables, trace.meta, trace.notes)
+
+    found = straggler(compared(save_ranks(tmp_path, calls, 3, change=left_early)))
+    assert found == ((0, 12, 12) if late == 0 else None)
 
 
 def test_experts_and_process_groups(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ the worker and are read in pieces.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -164,7 +164,8 @@ class Alignment:
     """Clocks of all ranks that share collectives, each beside that of its reference rank.
 
     residual_ns: how far ends of one collective still differ. apart: ranks whose clock could not be
-    joined to that of most others.
+    joined to that of most others. firm: the reference of each rank as far as operations show it
+    that all members leave together; other operations tell nothing of who left early.
     """
 
     clocks: Mapping[int, Clock]
@@ -173,6 +174,11 @@ class Alignment:
     residuals_ns: Mapping[int, int]
     basis: str
     apart: tuple[int, ...] = ()
+    firm: Mapping[int, int] = field(default_factory=dict)
+
+    def is_firm(self, ranks: Sequence[int]) -> bool:
+        """Whether the clocks of these ranks were joined by what all leave together."""
+        return len({self.firm.get(rank, -1) for rank in ranks}) == 1 and ranks[0] in self.firm
 
 
 @dataclass(frozen=True)

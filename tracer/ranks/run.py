@@ -13,6 +13,7 @@ from tracer.ranks.engine import Engine, Progress
 from tracer.ranks.identity import (
     CONTENT,
     METADATA,
+    NAME,
     Found,
     Source,
     find_ranks,
@@ -179,7 +180,7 @@ def _resolved(
         if isinstance(result, Failure):
             notes.append(Note(result.rule, result.message, partial=True))
             continue
-        if source.rank is None and result.named_rank is not None:
+        if result.named_rank is not None and source.how in ("", NAME):
             source = replace(source, rank=result.named_rank, how=METADATA)
         known[place] = source
     _by_device(known, results)
