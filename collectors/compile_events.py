@@ -14,7 +14,7 @@ from torch import nn
 
 from tracer.collectors.compile_log import CompileLog
 from tracer.collectors.compiled_graphs import CompiledGraphs
-from tracer.collectors.compiled_records import GraphRecord, ModuleNames
+from tracer.collectors.compiled_records import GraphRecord, ModuleNames, address_of
 from tracer.collectors.generated_ranges import GeneratedRanges
 from tracer.collectors.import_watch import ImportWatch
 from tracer.collectors.module_tree import ModuleTree, unwrap
@@ -101,7 +101,7 @@ def parameter_owners(tree: ModuleTree) -> dict[int, list[tuple[str, str]]]:
             record = tree.record_of(unwrap(module))
             for tensor in _own_tensors(module):
                 place = (record.path, record.type)
-                held = owners.setdefault(tensor.data_ptr(), [])
+                held = owners.setdefault(address_of(tensor), [])
                 if place not in held:
                     held.append(place)
     owners.pop(0, None)  # tensors without memory

@@ -111,14 +111,15 @@ class ModuleNames:
     def owners_of(self, tensors: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
         """By name the modules that hold these tensors as parameters or buffers."""
         owners = self._owners()
-        found = {name: owners.get(_address(tensor), []) for name, tensor in tensors.items()}
+        found = {name: owners.get(address_of(tensor), []) for name, tensor in tensors.items()}
         return {name: modules for name, modules in found.items() if modules}
 
 
-def _address(tensor: Any) -> int:
+def address_of(tensor: Any) -> int:
+    """Where a tensor lies; 0 for what has no memory of its own."""
     try:
         return int(tensor.data_ptr())
-    except (AttributeError, RuntimeError):  # a number, or a tensor without memory
+    except (AttributeError, RuntimeError, ValueError):  # a number, a tensor without memory
         return 0
 
 

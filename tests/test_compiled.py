@@ -1,0 +1,226 @@
+"""Compiled code traced live on a CPU: Inductor's kernels land in the modules that they serve, and
+nothing is compiled otherwise than without a trace."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from tests.live_models import OwnModel, prompt, quiet
+from tracer import trace
+from tracer.analysis import BUCKETS, Analysis
+from tracer.collectors import compile_events
+from tracer.recorder import Recording
+
+pytestmark = pytest.mark.slow
+WORDS = {
+    "rsqrt": "other",
+    "silu": "ffn",
+    "cos": "attention",
+    "neg": "attention",
+    "transpose": "attention",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers() -> None:
+    """The compiler's own threads, which outlive everything, are there before any test."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    compiled = torch.compile(lambda x: x + 1)
+    compiled(torch.ones(2))
+    list(AsyncCompile.pool().map(abs, range(8)))
+
+
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    monkeypatch.setattr(compile_events, "_known", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    torch.set_num_threads(threads)
+
+
+def llama() -> nn.Module:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=256,
+        use_cache=False,
+    )
+    with quiet():
+        return transformers.LlamaForCausalLM(config).eval()
+
+
+IDS = torch.arange(96).reshape(1, 96)
+
+
+def steps(forward: Callable[[Any], Any], times: int = 3) -> Recording:
+    with torch.no_grad(), trace() as t:
+        for _ in range(times):
+            forward(IDS)
+    return t
+
+
+def groups(analysis: Analysis, *words: str) -> list[tuple[str, str, int]]:
+    """Kernel, group and time of the work of the last step whose name holds one of the words."""
+    work = analysis.work[analysis.work["step"] == len(analysis.steps) - 1]
+    events = analysis.trace.events["name"].astype(str).to_numpy()
+    rows = zip(work["event"], work["bucket"], work["charged_ns"], strict=True)
+    named = [(events[event], BUCKETS[bucket][0], int(ns)) for event, bucket, ns in rows]
+    return [row for row in named if any(word in row[0] for word in words)]
+
+
+def truth(eager: Analysis, compiled: Analysis) -> list[tuple[str, str, int]]:
+    """Wanted group, found group and time of each kernel of compiled code: products and attention
+    are called in the order of the eager run, and the fused operators tell of the others."""
+    heavy = ("aten::mm", "aten::_scaled_dot_product_flash_attention_for_cpu")
+    wanted = [group for _, group, _ in groups(eager, *heavy)]
+    found = groups(compiled, *heavy)
+    assert len(wanted) == len(found)
+    out = [(want, group, ns) for want, (_, group, ns) in zip(wanted, found, strict=True)]
+    for name, group, ns in groups(compiled, "cpp_fused"):
+        out.append((next((WORDS[word] for word in WORDS if word in name), name), group, ns))
+    return out
+
+
+def right_ratio(rows: list[tuple[str, str, int]]) -> float:
+    return sum(ns for want, found, ns in rows if want == found) / sum(ns for *_, ns in rows)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["compiled in the trace", "before it"])
+def test_kernels_of_a_compiled_model_land_in_the_groups_of_the_eager_run(before: bool) -> None:
+    model = llama()
+    eager = steps(model).analysis
+    compiled = torch.compile(model)
+    if before:
+        with torch.no_grad():
+            compiled(IDS)
+    analysis = steps(compiled).analysis
+    rows = truth(eager, analysis)
+    assert len([row for row in rows if row]) >= 4 * 8 + 1
+    assert right_ratio(rows) >= 0.95
+    how = Counter(analysis.work["how"].astype(str))
+    assert how["compiled"] > 0
+    basis = analysis.trace.table("compiled_graphs")["basis"].tolist()
+    assert basis == (["parameters"] if before else ["provenance"])
+    assert analysis.modules["self_device_ns"].sum() <= analysis.work["charged_ns"].sum()
+    assert bool(analysis.steps["warmup"].iloc[0]) is not before
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.nn.functional.gelu(self.up(x))) + x
+
+
+def compiled_counters(traced: bool) -> tuple[dict[str, dict[str, int]], torch.Tensor]:
+    """Counters of the compiler after two shapes, and the last result."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    compiled = torch.compile(Small(), fullgraph=True)
+
+    def run() -> torch.Tensor:
+        return [compiled(torch.ones(size, 8)) for size in (2, 2, 3, 4)][-1]
+
+    with torch.no_grad():
+        if traced:
+            with trace():
+                result = run()
+        else:
+            result = run()
+    kept = ("frames", "stats", "graph_break", "unimplemented", "recompiles")
+    return {name: dict(counters[name]) for name in kept}, result
+
+
+def test_the_compiler_does_the_same_with_and_without_a_trace() -> None:
+    plain, expected = compiled_counters(traced=False)
+    traced, found = compiled_counters(traced=True)
+    assert traced == plain
+    assert plain["stats"]["unique_graphs"] == 2
+    assert torch.equal(found, expected)
+
+
+def test_nothing_of_the_compiler_stays_changed() -> None:
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._inductor import config
+    from torch._inductor.codecache import PyCodeCache
+    from torch._inductor.output_code import CompiledFxGraph
+
+    def state() -> list[Any]:
+        methods = [vars(CompiledFxGraph)[n] for n in ("__init__", "post_compile", "__call__")]
+        kernels = [
+            value
+            for module in PyCodeCache.modules
+            for name, value in vars(module).items()
+            if name.startswith("cpp_fused")
+        ]
+        assert all(type(kernel).__name__ != "_RangedKernel" for kernel in kernels)
+        log = logging.getLogger("torch.__trace")
+        ours = [h for h in log.handlers if type(h).__module__.startswith("tracer")]
+        level = config.trace.provenance_tracking_level
+        return [*methods, OutputGraph.call_user_compiler, ours, level]
+
+    before = state()
+    compiled = torch.compile(Small())
+    with torch.no_grad(), trace() as t:
+        compiled(torch.ones(2, 8))
+        assert config.trace.provenance_tracking_level == 1
+    assert state() == before
+    assert len(t.trace.table("compiled_calls")) > 0
+
+
+class Breaking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+def test_a_graph_break_has_its_reason_and_its_line() -> None:
+    compiled = torch.compile(Breaking(), backend="aot_eager")
+    with torch.no_grad(), trace() as t:
+        compiled(torch.ones(2, 8))
+    found = [f for f in t.analysis.findings if f.rule == "fallback.compile"]
+    assert [f.detail["cause"] for f in found] == ["graph-break"]
+    line = Breaking.forward.__code__.co_firstlineno + 2
+    assert (found[0].where.file, found[0].where.line) == (__file__, line)
+    assert found[0].where.function == "forward"
+
+
+def test_layers_compiled_one_by_one_keep_their_own_names() -> None:
+    model = OwnModel()
+    for layer in model.layers:
+        layer.compile()
+    with torch.no_grad(), trace() as t:
+        for _ in range(2):
+            model(prompt())
+    modules = t.analysis.modules.set_index("path")
+    times = [modules["device_ns"][f"layers.{n}.{part}"] for n in (0, 1) for part in PARTS]
+    assert all(ns > 0 for ns in times)
+
+
+PARTS = ("attention", "mlp")

@@ -1,0 +1,318 @@
+"""Compiled code without a compiler: generated source read, calls laid beside what ran, modules
+and shares, and the rule fallback.compile."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.make_traces import TraceMaker
+from tests.test_attribution import parts
+from tracer.analysis import Analysis
+from tracer.analyzers import analyze
+from tracer.analyzers.compiled_order import align_kernels, align_operators
+from tracer.collectors.compile_log import CompileLog
+from tracer.collectors.compiled_source import read_source
+from tracer.findings import Finding
+
+SOURCE = """
+async_compile = AsyncCompile()
+triton_red_fused_add_rsqrt_0 = async_compile.triton('triton_red_fused_add_rsqrt_0', '''
+import triton
+def call(args):
+    extern_kernels.mm(a, b, out=c)
+''', device_str='cuda')
+triton_poi_fused_silu_1 = async_compile.triton('triton_poi_fused_silu_1', '''x''')
+
+def partition_0(args):
+    arg1_1, buf0 = args
+    args.clear()
+    with torch.cuda._DeviceGuard(0):
+        # Topologically Sorted Source Nodes: [x, linear_1], Original ATen: [aten.t, aten.mm]
+        # [Provenance debug handles] extern_kernels.mm:2
+        extern_kernels.mm(buf0, reinterpret_tensor(arg1_1, (8, 8), (1, 8), 0), out=buf1)
+        # [Provenance debug handles] triton_poi_fused_silu_1:3
+        triton_poi_fused_silu_1.run(buf1, 64, stream=stream0)
+    return (buf1, )
+
+class Runner:
+    def __init__(self, partitions):
+        self.partitions = partitions
+
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        args.clear()
+        assert_size_stride(arg0_1, (8, 8), (8, 1), 'input')
+        # [Provenance debug handles] triton_red_fused_add_rsqrt_0:1
+        triton_red_fused_add_rsqrt_0.run(arg0_1, buf0, 8, 8, stream=stream0)
+        (buf1,) = self.partitions[0](partition0_args)
+        buf2 = torch.ops.aten._scaled_dot_product_flash_attention.default(buf1, buf1, buf1)
+        return (buf2, )
+
+runner = Runner(partitions=[partition_0])
+call = runner.call
+"""
+
+
+def test_calls_of_a_generated_module_in_order_with_its_partitions() -> None:
+    module = read_source(SOURCE)
+    assert module.inputs == ("arg0_1", "arg1_1")
+    assert [(call.kernel, call.form, call.handle, call.inputs) for call in module.calls] == [
+        ("triton_red_fused_add_rsqrt_0", "generated", 1, ("arg0_1",)),
+        ("extern_kernels.mm", "extern", 2, ("arg1_1",)),
+        ("triton_poi_fused_silu_1", "generated", 3, ()),
+        ("torch.ops.aten._scaled_dot_product_flash_attention.default", "extern", 0, ()),
+    ]
+    assert module.calls[1].nodes == ("x", "linear_1")
+
+
+def test_source_of_another_form_has_no_calls() -> None:
+    assert read_source("def f(x):\n    return x\n").calls == ()
+
+
+KERNELS = ["triton_a", "extern_kernels.mm", "extern_kernels.mm", "triton_b", "extern_kernels.mm"]
+GENERATED = frozenset(("triton_a", "triton_b"))
+SPLIT = "cublasLt::splitKreduce_kernel<32, 16, int>"
+
+
+@pytest.mark.parametrize(
+    ("names", "calls"),
+    [
+        (("triton_a", "nvjet_1", "nvjet_2", "triton_b", "nvjet_3"), [0, 1, 2, 3, 4]),
+        (("triton_a", "nvjet_1", SPLIT, "nvjet_2", "triton_b", "nvjet_3"), [0, 1, 1, 2, 3, 4]),
+        (("triton_a", "nvjet_1", "triton_b", "nvjet_3", SPLIT), [0, -1, 3, 4, 4]),
+    ],
+)
+def test_kernels_of_a_replay_are_dealt_to_the_calls_between_generated_ones(
+    names: tuple[str, ...], calls: list[int]
+) -> None:
+    assert align_kernels(KERNELS, GENERATED, names) == calls
+
+
+def test_operators_are_laid_beside_calls_by_name() -> None:
+    names = ("aten::empty", "triton_a", "aten::mm", "aten::mm", "triton_b", "aten::mm")
+    assert align_operators(KERNELS, GENERATED, names) == [-1, 0, 1, 2, 3, 4]
+
+
+# --- a compiled graph in a recording -------------------------------------------------------------
+
+NORM, ACTIVATION = "triton_red_fused_add_native_layer_norm_0", "triton_poi_fused_silu_1"
+CALLS: list[tuple[str, str, list[tuple[str, str, list[str]]]]] = [
+    (NORM, "generated", [("l.0", "Layer", ["add"]), ("l.0.norm", "RMSNorm", ["pow", "rsqrt"])]),
+    ("extern_kernels.mm", "extern", [("l.0.attn.q", "Linear", ["mm"])]),
+    ("extern_kernels.mm", "extern", [("l.0.mlp.up", "Linear", ["mm"])]),
+    (ACTIVATION, "generated", [("l.0.mlp", "MLP", ["silu"])]),
+]
+PARTS = [
+    ("other", "norm", "compiled"),
+    ("attention", "projection", "compiled"),
+    ("ffn", "projection", "compiled"),
+    ("ffn", "activation", "compiled"),
+]
+AROUND = [("l.0", "Layer"), ("l.0.attn", "Attention"), ("l.0.mlp", "MLP"), ("l.0.norm", "RMSNorm")]
+
+
+def describe_graph(maker: TraceMaker, key: str = "fkey", root: tuple[str, str] = ("", "")) -> None:
+    """The tables of one compiled graph."""
+    maker.side(
+        "compiled_graphs",
+        graph=0,
+        key=key,
+        backward=0,
+        basis="provenance",
+        root=root[0],
+        root_type=root[1],
+    )
+    for path, kind in AROUND:
+        maker.side("compiled_modules", graph=0, call=-1, path=path, type=kind, operators="[]")
+    for place, (kernel, form, modules) in enumerate(CALLS):
+        maker.side("compiled_calls", graph=0, call=place, kernel=kernel, form=form, operators="[]")
+        for path, kind, operators in modules:
+            maker.side(
+                "compiled_modules",
+                graph=0,
+                call=place,
+                path=path,
+                type=kind,
+                operators=json.dumps(operators),
+            )
+
+
+def run_graph(maker: TraceMaker, at: float, key: str = "fkey", norm: str = NORM) -> None:
+    """One call of that graph, each kernel 10 us."""
+    maker.annotation(f"## Call CompiledFxGraph {key} ##", at, 100)
+    for place, (name, operator) in enumerate(
+        ((norm, norm), ("nvjet_q", "aten::mm"), ("nvjet_up", "aten::mm"), (ACTIVATION, ACTIVATION))
+    ):
+        start = at + 2 + 20 * place
+        maker.launch(name, start=start, run=(start + 1, start + 11), operator=operator)
+
+
+def test_kernels_go_to_the_modules_that_they_serve_and_share_their_time() -> None:
+    maker = TraceMaker()
+    describe_graph(maker)
+    run_graph(maker, 0)
+    analysis = analyze(maker.build())
+    assert parts(analysis) == PARTS
+    own = analysis.modules.set_index("path")["self_device_ns"]
+    assert own[["l.0", "l.0.norm"]].tolist() == [5_000, 5_000]
+    assert own.sum() == analysis.work["charged_ns"].sum() == 40_000
+    row = analysis.kernels.set_index("name").loc[NORM]
+    assert json.loads(str(row["modules"])) == ["l.*.norm", "l.*"]
+    assert json.loads(str(row["operators"])) == ["pow", "rsqrt", "add"]
+
+
+def test_what_does_not_divide_goes_to_the_first_module() -> None:
+    maker = TraceMaker()
+    describe_graph(maker)
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 100)
+    for place, (name, operator) in enumerate(((NORM, NORM), (ACTIVATION, ACTIVATION))):
+        start = 2 + 20 * place
+        maker.launch(name, start=start, run=(start + 1, start + 1.005), operator=operator)
+    own = analyze(maker.build()).modules.set_index("path")["self_device_ns"]
+    assert own[["l.0.norm", "l.0", "l.0.mlp"]].tolist() == [3, 2, 5]
+
+
+def test_code_compiled_for_one_layer_serves_its_like_under_their_own_names() -> None:
+    maker = TraceMaker()
+    describe_graph(maker, root=("l.0", "Layer"))
+    maker.annotation("ProfilerStep#0", 0, 400)
+    for layer in range(2):
+        maker.module(f"l.{layer}", "Layer", 200 * layer, 150)
+        for child, kind in (("norm", "RMSNorm"), ("attn", "Attention"), ("mlp", "MLP")):
+            maker.side("model_modules", path=f"l.{layer}.{child}", type=kind)
+        for child in ("attn.q", "mlp.up"):
+            maker.side("model_modules", path=f"l.{layer}.{child}", type="Linear")
+        run_graph(maker, 200 * layer + 10)
+    analysis = analyze(maker.build())
+    assert parts(analysis) == PARTS * 2
+    kernels = analysis.modules.set_index("path")["kernels"]
+    assert kernels[["l.0", "l.1"]].tolist() == [4, 4]
+
+
+def test_nodes_of_a_replayed_graph_are_found_by_the_generated_kernels() -> None:
+    maker = TraceMaker()
+    describe_graph(maker)
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 100)
+    maker.host("runtime", "cudaGraphLaunch", 10, 5, correlation=50)
+    for place, name in enumerate((NORM, "nvjet_q", "nvjet_up", ACTIVATION)):
+        maker.device_row(name, 20 + 10 * place, 8, correlation=50)
+    assert parts(analyze(maker.build())) == PARTS
+
+
+def rules(analysis: Analysis) -> list[str]:
+    return [note.rule for note in analysis.notes if note.rule.startswith("trace.compiled")]
+
+
+def test_a_graph_with_other_kernels_is_not_believed() -> None:
+    maker = TraceMaker()
+    describe_graph(maker)
+    run_graph(maker, 0, norm="triton_red_fused_something_else_7")
+    analysis = analyze(maker.build())
+    assert "compiled" not in {how for *_, how in parts(analysis)}
+    assert rules(analysis) == ["trace.compiled_disagrees"]
+
+
+def test_a_graph_that_was_not_seen_is_said() -> None:
+    maker = TraceMaker()
+    describe_graph(maker)
+    run_graph(maker, 0, key="fother")
+    assert rules(analyze(maker.build())) == ["trace.compiled_unknown"]
+
+
+def test_copies_into_a_replayed_graph_are_no_optimizer() -> None:
+    maker = TraceMaker()
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 100)
+    copier = "void at::native::multi_tensor_apply_kernel<at::native::CopyFunctor<float>>"
+    maker.launch(copier, start=10, run=(12, 13), operator="aten::_foreach_copy_")
+    assert parts(analyze(maker.build())) == [("other", "unattributed", "none")]
+
+
+# --- what the compiler did -----------------------------------------------------------------------
+
+
+def compile_event(maker: TraceMaker, kind: str, start: float, end: float, **more: Any) -> None:
+    columns = {"compile_id": "0/0", "file": "model.py", "line": 7, "function": "forward", **more}
+    start_ns, end_ns = (maker.base_ns + round(time * 1000) for time in (start, end))
+    maker.side("compile_events", kind=kind, start_ns=start_ns, end_ns=end_ns, **columns)
+
+
+def compiled_trace(detail: str | None = "modules", *, events: bool = True) -> Analysis:
+    """Three steps of which the second and third compile again."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        maker.operator("Torch-Compiled Region: 0/0", at + 10, 900)
+        maker.launch("k", start=at + 20, run=(at + 25, at + 100))
+        if events and step:
+            compile_event(maker, "recompile", at + 200, at + 700, reason="0/0: size changed")
+        maker.launch("k", start=at + 800, run=(at + 805, at + 900))
+    if events:
+        compile_event(maker, "graph_break", 150, 150, reason="call of print", line=12)
+        compile_event(maker, "cudagraph_skip", 160, 160, reason="mutated inputs")
+    return analyze(maker.build(detail=detail))
+
+
+def fallbacks(analysis: Analysis) -> dict[str, Finding]:
+    found = [f for f in analysis.findings if f.rule == "fallback.compile"]
+    return {f.detail["cause"]: f for f in found}
+
+
+def test_breaks_recompilations_and_skips_have_reason_and_line() -> None:
+    found = fallbacks(compiled_trace())
+    assert sorted(found) == ["cudagraph-skip", "graph-break", "recompile"]
+    broken = found["graph-break"]
+    assert (broken.where.file, broken.where.line, broken.steps) == ("model.py", 12, (0,))
+    assert "call of print" in broken.title
+    again = found["recompile"]
+    assert (again.count, again.steps) == (2, (1, 2))
+    assert again.detail["host_ns"] == again.cost_ns == 1_000_000
+    assert "mutated inputs" in found["cudagraph-skip"].title
+
+
+def test_compiling_that_no_range_shows_is_still_compiling() -> None:
+    idle = compiled_trace().gaps
+    compiling = idle[idle["cause"] == "compile"]
+    assert (compiling["end_ns"] - compiling["start_ns"]).sum() == 1_000_000
+
+
+def test_what_could_be_looked_at_is_said() -> None:
+    def status(analysis: Analysis) -> str:
+        return next(c.status for c in analysis.checks if c.rule == "fallback.compile")
+
+    assert status(compiled_trace()) == "found"
+    assert status(compiled_trace(events=False)) == "clear"
+    assert status(compiled_trace(detail=None, events=False)) == "not_checked"
+    assert status(analyze(TraceMaker().build())) == "clear"
+
+
+def test_one_recompilation_is_the_way_of_dynamic_shapes() -> None:
+    maker = TraceMaker()
+    maker.operator("Torch-Compiled Region: 0/1", 0, 900)
+    maker.launch("k", start=20, run=(25, 100))
+    compile_event(maker, "recompile", 200, 700, reason="0/0: size changed", compile_id="0/1")
+    assert fallbacks(analyze(maker.build(detail="modules"))) == {}
+
+
+def test_earlier_breaks_count_only_for_code_that_runs_here() -> None:
+    maker = TraceMaker(base_ns=10**9)
+    maker.operator("Torch-Compiled Region: 1/0", 0, 900)
+    maker.launch("k", start=20, run=(25, 100))
+    compile_event(maker, "graph_break", -900, -900, reason="one", compile_id="1/0")
+    compile_event(maker, "graph_break", -900, -900, reason="two", compile_id="5/0")
+    found = analyze(maker.build(detail="modules")).findings
+    assert [f.detail["reason"] for f in found if f.rule == "fallback.compile"] == ["one"]
+
+
+def test_a_form_of_the_log_that_is_not_known_costs_nothing() -> None:
+    import logging
+
+    log = CompileLog()
+    for metadata in (None, {}, {"artifact": 3}, {"compilation_metrics": {"start_time_us": "x"}}):
+        record = logging.LogRecord("torch.__trace", 10, "", 0, "", None, None)
+        record.metadata = metadata
+        log.emit(record)
+    assert len(log.table()) == 0
