@@ -132,6 +132,7 @@ class Explorer(App[int]):
         self._tickets: dict[str, int] = {}
         self.pending: set[str] = set()  # views that are being worked out
         self._polling = False
+        self._asked_s = 0.0
         self._last_action = ""
         self._this_action = ""
         self.ended_by: int | None = None
@@ -244,9 +245,11 @@ class Explorer(App[int]):
     # A capture that still runs.
 
     def _poll(self) -> None:
-        if self._polling or self.newest is None:
+        now_s = time.monotonic()
+        early = now_s - self._asked_s < 0.9 * LIVE_INTERVAL_S  # a timer that was late catches up
+        if self._polling or self.newest is None or early:
             return
-        self._polling = True
+        self._polling, self._asked_s = True, now_s
         newest = self.newest
         run_beside(self, lambda: Newest(newest()))
 
