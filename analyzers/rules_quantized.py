@@ -26,6 +26,7 @@ _DEQUANTIZES = re.compile(r"dequant", re.I)
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 # A dequantization belongs to a product launched at most so many kernels later.
 _REACH = 4
+_PACKED = ("int4", "fp4")
 _BASIS = "measured: the widening, which a fused kernel does not make"
 
 
@@ -79,8 +80,9 @@ def _is_product(work: Work) -> NDArray[np.bool_]:
         named = work.trace.names_matching(lambda name: name in _PRODUCTS)
         by_operator: NDArray[np.bool_] = named[work.trace.name_codes[work.event]]
         return by_operator
-    by_kernel = np.array([name.category == "gemm" for name in work.names], dtype=bool)
-    found: NDArray[np.bool_] = by_kernel[work.name_code]
+    # A kernel that multiplies packed weights is what should run: scales are widened before it too.
+    by_kernel = [name.category == "gemm" and name.precision not in _PACKED for name in work.names]
+    found: NDArray[np.bool_] = np.array(by_kernel, dtype=bool)[work.name_code]
     return found
 
 
@@ -96,11 +98,15 @@ def _widening(work: Work) -> NDArray[np.bool_]:
     """Dequantization by the name of the kernel or of an operator around it, and copies from an
     8-bit type to a wide one by the types of their operator."""
     by_name = np.array([name.category == "dequantize" for name in work.names], dtype=bool)
-    named = work.trace.names_matching(lambda name: _DEQUANTIZES.search(name) is not None)
-    around = work.host.nearest(named[work.trace.name_codes] & work.host.of_kind("operator"))
-    inside = take(around, work.operator) != NONE
+    inside = take(_dequantizing(work), work.operator) != NONE
     found: NDArray[np.bool_] = by_name[work.name_code] | inside | _narrow_copies(work)
     return found & work.is_kernel
+
+
+def _dequantizing(work: Work) -> Longs:
+    """For each event the outermost operator around it that says that it dequantizes."""
+    named = work.trace.names_matching(lambda name: _DEQUANTIZES.search(name) is not None)
+    return work.host.outermost(named[work.trace.name_codes] & work.host.of_kind("operator"))
 
 
 def _narrow_copies(work: Work) -> NDArray[np.bool_]:
@@ -125,7 +131,7 @@ def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pa
     charged = analysis.work["charged_ns"].to_numpy()
     rows: Longs = np.array([pair.widening for pair in pairs], dtype=np.int64)
     products = np.unique([pair.product for pair in pairs])
-    cost, after = int(charged[rows].sum()), int(charged[products].sum())
+    cost, after = _widening_ns(context.work, charged, rows), int(charged[products].sum())
     steps = np.unique(context.plan.work_step[rows])
     learning = bool((context.attribution.direction > 1).any())
     title = "quantized weights are widened to half precision before each product"
@@ -133,7 +139,7 @@ def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pa
         rule=RULE,
         severity="info" if learning else severity_of(cost, analysis),
         title=f"{title}{', as 4-bit training does' if learning else ''}",
-        count=len(pairs),
+        count=int(products.size),
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),
         steps=tuple(int(step) for step in steps if step != NONE),
@@ -141,6 +147,7 @@ def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pa
         detail={
             "dequantize_ns": cost,
             "matmul_ns": after,
+            "widenings": len(pairs),
             "training": learning,
             "kernels": _names(context.work, rows),
             "expected": "a fused kernel over packed weights",
@@ -150,6 +157,16 @@ def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pa
         gain_ns=None if learning else cost,
         events=tuple(context.work.event[rows][:100].tolist()),
     )
+
+
+def _widening_ns(work: Work, charged: Longs, rows: Longs) -> int:
+    """Time of the widening. Without a device an operator's own code is none of its leaves."""
+    if not work.cpu_only:
+        return int(charged[rows].sum())
+    around = take(_dequantizing(work), work.operator[rows])
+    whole = np.unique(around[around != NONE])
+    spans = work.trace.end_ns[whole] - work.trace.start_ns[whole]
+    return int(charged[rows[around == NONE]].sum()) + int(spans.sum())
 
 
 def _advice(cost: int, after: int, learning: bool) -> str:
@@ -164,7 +181,9 @@ def _advice(cost: int, after: int, learning: bool) -> str:
 
 def _names(work: Work, rows: Longs) -> list[str]:
     if work.cpu_only:
-        names = (work.trace.names[code] for code in work.trace.name_codes[work.event[rows]])
+        around = take(_dequantizing(work), work.operator[rows])
+        events = np.where(around == NONE, work.event[rows], around)
+        names = (work.trace.names[code] for code in work.trace.name_codes[events])
     else:
         names = (work.names[code].short for code in work.name_code[rows])
     return list(dict.fromkeys(names))[:5]

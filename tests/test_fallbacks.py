@@ -85,6 +85,43 @@ def test_dequantization_is_found_where_it_ran(shared: Path, name: str, count: in
     assert all(f.detail["training"] and f.severity == "info" for f in findings)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "found_there"),
+    [
+        ("void kgemm_4bit_inference_naive<__nv_bfloat16, 128, 16>(int, int)", False),
+        ("void marlin::Marlin<__nv_bfloat16, 256, 1, 8, 8, 4>(int4 const*)", False),
+        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT", True),
+    ],
+)
+def test_scales_widened_before_a_fused_kernel_are_no_finding(
+    kernel: str, found_there: bool
+) -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 1000)
+    maker.launch("kDequantizeBlockwise<float, 512, 64, 8, 0>", start=5, run=(10, 110))
+    maker.launch(kernel, start=20, run=(110, 500))
+    findings = found(analyze(maker.build()), "fallback.quantized_matmul")
+    assert [(f.count, f.cost_ns, f.gain_ns) for f in findings] == (
+        [(1, 100_000, 100_000)] if found_there else []
+    )
+
+
+def test_an_operator_that_says_it_dequantizes() -> None:
+    """Whatever the kernel in it is called; on a CPU its own code counts, not its leaves alone."""
+    for device in (True, False):
+        maker = TraceMaker()
+        maker.annotation("ProfilerStep#0", 0, 1000)
+        maker.operator("library::dequantize_4bit", 4, 200)
+        if device:
+            maker.launch("elementwise_kernel<x>", start=5, run=(10, 110), operator="aten::mul")
+            maker.launch("nvjet_sm90_tst_x", start=300, run=(310, 500), operator="aten::mm")
+        else:
+            maker.operator("aten::empty", 5, 10)
+            maker.operator("aten::mm", 300, 200)
+        (finding,) = found(analyze(maker.build()), "fallback.quantized_matmul")
+        assert finding.cost_ns == (100_000 if device else 200_000)
+
+
 def attention_step(maker: TraceMaker, inner: str, types: str, causal: str = "True") -> None:
     maker.annotation("ProfilerStep#0", 0, 1000)
     outer = maker.operator("aten::scaled_dot_product_attention", 10, 200)
