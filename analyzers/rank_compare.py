@@ -231,8 +231,9 @@ def _questions(
     questions: list[Question] = []
     for claim in claims:
         steps = claim.steps if claim.how == "steps" else None
-        together = claim.how == "together"
-        which = calls[claim.rank].late_in(claim.key, steps, together)[:_MOST_CALLS]
+        which = calls[claim.rank].late_in(
+            claim.key, steps, least_ns=claim.least_ns, together=claim.how == "together"
+        )[:_MOST_CALLS]
         questions.append((claim.rank, calls[claim.rank].before(claim.key, which)))
         other = beside[claim.rank]
         if other is not None:

@@ -20,6 +20,8 @@ from tracer.rank_analysis import Alignment, RankSummary
 
 # Calls of a rank and kind of whose times on the wire the median is taken.
 _MOST_WIRES = 1024
+# Calls of a lane that are remembered as those most waited in.
+_MOST_LONGEST = 4096
 # In these nobody goes on before the last has come; in others it shows in who had left before.
 WAITING_FOR_ALL = (*MEETING, "expert_parallel")
 # A receiver always waits for its sender: that is how a pipeline works, and no late rank.
@@ -53,7 +55,6 @@ class LaneEvidence:
     held: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     last: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     margin_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    longest_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     late: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     behind_ns: int = 0  # of the last after the middle rank, summed
     # How long each waited in the call that began the window.
@@ -61,10 +62,12 @@ class LaneEvidence:
     steps: list[Longs] = field(default_factory=list)  # rows: step, place, calls last, margin
     calls_in: list[Longs] = field(default_factory=list)  # rows: step, counted calls
     beginnings: list[Longs] = field(default_factory=list)  # rows: step, place, margin
+    # Rows: margin, place, step of the calls most waited in, the longest first.
+    longest: Longs = field(default_factory=lambda: np.zeros((3, 0), dtype=np.int64))
     _step: int = NONE
 
     def __post_init__(self) -> None:
-        for name in ("held", "last", "margin_ns", "longest_ns", "late", "entry_ns"):
+        for name in ("held", "last", "margin_ns", "late", "entry_ns"):
             setattr(self, name, np.zeros(len(self.ranks), dtype=np.int64))
 
     def add(self, found: Arrivals, residual: Mapping[int, int], waiting: NDArray[np.bool_]) -> None:
@@ -77,11 +80,16 @@ class LaneEvidence:
         won = counted & (found.last != NONE)
         np.add.at(self.last, found.last[won], 1)
         np.add.at(self.margin_ns, found.last[won], found.margin_ns[won])
-        np.maximum.at(self.longest_ns, found.last[won], found.margin_ns[won])
+        self._add_longest(found, np.flatnonzero(won))
         limits = np.array([residual[rank] for rank in self.ranks], dtype=np.int64)[:, None]
         self.late += ((found.late_ns > limits) & counted).sum(axis=1)
         self.behind_ns += int(found.late_ns[:, counted].max(axis=0).clip(0).sum())
         self._add_steps(found, counted, won)
+
+    def _add_longest(self, found: Arrivals, rows: Longs) -> None:
+        new = np.stack([found.margin_ns[rows], found.last[rows], steps_of(found)[rows]])
+        both = np.concatenate([self.longest, new], axis=1)
+        self.longest = both[:, np.argsort(-both[0], kind="stable")][:, :_MOST_LONGEST]
 
     def _add_steps(
         self, found: Arrivals, counted: NDArray[np.bool_], won: NDArray[np.bool_]

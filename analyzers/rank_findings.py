@@ -106,7 +106,7 @@ def _title(
     what = {
         "calls": f"collectives{named}",
         "steps": f"steps, in the first collective of each{named}",
-        "waits": f"collectives{named} that began with waiting",
+        "waits": f"collectives{named} that were waited in longest",
     }[claim.how]
     text = (
         f"the others wait for rank {claim.rank}: last in {claim.last} of {claim.compared} {what}, "

@@ -51,12 +51,20 @@ class LateCalls:
             own[mine] = (rows["margin_ns"][mine] - between).clip(0)
         return own
 
-    def late_in(self, key: str, steps: Sequence[int] | None, together: bool = False) -> Longs:
-        """The calls of a lane in which it was last, the latest first; with `steps`, those in which
-        it began these steps; `together`: those in which it came after the middle rank."""
+    def late_in(
+        self,
+        key: str,
+        steps: Sequence[int] | None,
+        *,
+        least_ns: int = 0,
+        together: bool = False,
+    ) -> Longs:
+        """The calls of a lane in which it was last, by at least so much, the latest first; with
+        `steps`, those in which it began these steps; `together`: those in which it came after the
+        middle rank."""
         rows = self.rows
         late = (rows["lane"] == self.keys.index(key)) & rows["counted"]
-        late &= (rows["late_ns"] > 0) if together else (rows["margin_ns"] > 0)
+        late &= (rows["late_ns"] if together else rows["margin_ns"]) >= max(least_ns, 1)
         if steps is not None:
             late &= np.isin(rows["step"], np.asarray(steps)) & self._first_in_step(key)
         found = np.flatnonzero(late)

@@ -2,8 +2,8 @@
 
 A rank is late in a lane when it came last, by more than the residual, in most of the calls that
 count, more often than chance, and in most steps; or when it begins each step late by much, or when
-much of the time is waiting for it alone, again and again. The call in which the ranks entered the
-window never counts, nor does what a rank waited for others itself.
+most of the long waits are for it, step after step. The call in which the ranks entered the window
+never counts, nor does what a rank waited for others itself.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _ALL_OF = 3
 _MANY = 2000
 # A rank begins its steps late: each time by this share of the step, or so often by chance no more.
 _BEGINS_LATE, _BEGINS_LATE_STEADILY = 0.10, 0.01
-# Where ranks wait a large share of the time in several calls, none of which makes up most of it,
-# and always for one rank, it is late although it keeps up in between.
-_MUCH, _MOST_OF_IT = 0.10, 0.6
+# Of the calls that make up this share of all waiting, a late rank is last in most, in this share of
+# the steps; what they cost is this share of the time, or this where so few, or two, are no proof.
+_LARGE_WAITS, _OF_THE_STEPS = 0.5, 0.5
+_WORTH, _WORTH_IF_FEW, _WORTH_IF_TWO = 0.02, 0.10, 0.25
 # Ranks late together, such as those of a slow host, are late in this share of the calls.
 _TOGETHER = 0.75
 
@@ -38,7 +39,7 @@ _TOGETHER = 0.75
 class Claim:
     """A late rank in one lane. last of compared: how often it came last; total_ns: how long all
     others had waited for it alone; together: ranks as late as it is. how: calls (of all), steps (of
-    their first calls), waits (of the calls in which any rank was late), together.
+    their first calls), waits (of the calls that were waited in longest), together.
     """
 
     rank: int
@@ -49,6 +50,7 @@ class Claim:
     how: str
     steps: tuple[int, ...]
     together: tuple[int, ...] = ()
+    least_ns: int = 0  # the shortest of the long waits
 
 
 def find_claims(
@@ -156,17 +158,36 @@ def _beginners(lane: LaneEvidence, step_ns: float) -> list[Claim]:
 
 
 def _awaited(lane: LaneEvidence, wall_ns: float) -> list[Claim]:
-    """A rank that all waiting is for, though most calls find nobody late."""
-    decided = int(lane.last.sum())
+    """A rank that most of the long waits are for, though most calls find nobody late: it stops for
+    a while in each step and keeps up in between."""
+    margin, place, step = lane.longest
+    half = int(np.searchsorted(np.cumsum(margin), _LARGE_WAITS * int(lane.margin_ns.sum())))
+    long = int((2 * margin >= margin[min(half, margin.size - 1)]).sum()) if margin.size else 0
+    margin, place, step = margin[:long], place[:long], step[:long]
     claims = []
-    for place, rank in enumerate(lane.ranks):
-        last, total = int(lane.last[place]), int(lane.margin_ns[place])
-        if 2 * last <= decided or not _beyond_chance(last, decided, len(lane.ranks)):
-            continue
-        once = int(lane.longest_ns[place]) > _MOST_OF_IT * total
-        if total >= _MUCH * wall_ns and not once:
-            steps, _ = _steps_of(lane, place)
-            claims.append(Claim(rank, lane.key, last, decided, total, "waits", steps))
+    for one in np.unique(place).tolist():
+        mine = place == one
+        last, tries, total = int(mine.sum()), int(place.size), int(margin[mine].sum())
+        proof = binomial_tail(last, tries, 1.0 / len(lane.ranks)) <= _CHANCE
+        few = last == tries and tries > 1
+        least = _WORTH if proof else _WORTH_IF_FEW if tries >= _ALL_OF else _WORTH_IF_TWO
+        worth = total >= least * wall_ns
+        steps = tuple(sorted(set(step[mine].tolist()) - {NONE}))
+        known = len(_summed(lane.calls_in, 1))
+        spread = known < 2 or len(steps) >= _OF_THE_STEPS * known
+        if 2 * last > tries and (proof or few) and worth and spread:
+            claims.append(
+                Claim(
+                    lane.ranks[one],
+                    lane.key,
+                    last,
+                    tries,
+                    total,
+                    "waits",
+                    steps,
+                    least_ns=int(margin[-1]),
+                )
+            )
     return claims
 
 
@@ -207,14 +228,15 @@ def confirm(claim: Claim, calls: LateCalls, residual_ns: int, ranks: int) -> Cla
     mine = (calls.rows["lane"] == calls.keys.index(claim.key)) & calls.rows["counted"]
     if claim.how == "steps":
         mine &= np.isin(calls.rows["step"], claim.steps)
-    late = mine & (own > residual_ns)
+    late = mine & (own > residual_ns) & (own >= claim.least_ns)
     kept = int(own[late].sum())
     if 2 * kept < claim.total_ns:
         return None
     if claim.how == "steps":
         return replace(claim, total_ns=min(kept, claim.total_ns))
     last = int(late.sum())
-    if 2 * last <= claim.compared or not _beyond_chance(last, claim.compared, ranks):
+    few = claim.how == "waits" and last == claim.last
+    if 2 * last <= claim.compared or not (few or _beyond_chance(last, claim.compared, ranks)):
         return None
     steps = tuple(sorted(set(calls.rows["step"][late].tolist()) - {NONE}))
     return replace(claim, last=last, total_ns=kept, steps=steps)

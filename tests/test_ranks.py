@@ -192,6 +192,43 @@ def test_a_rank_that_begins_its_steps_late_is_named(tmp_path: Path) -> None:
     assert found[0] == 1
 
 
+def test_a_rank_that_stops_once_in_each_step_is_named(tmp_path: Path) -> None:
+    """It sleeps between two layers; in all other calls one or the other comes a little later."""
+    rng = np.random.default_rng(8)
+    calls, at = [], 1000.0
+    steps = []
+    for _ in range(12):
+        begin = at
+        for layer in range(24):
+            at += 400
+            late = int(rng.integers(0, 2))
+            enters = {late: at + float(rng.uniform(5, 80)), 1 - late: at}
+            if layer == 12:
+                enters = {0: at, 1: at + 2000}
+            at = max(enters.values()) + 20
+            calls.append(Call(enters, at))
+        steps.append((begin, at + 50))
+        at += 100
+    analysis = compared(save_ranks(tmp_path, calls, 2, steps=steps))
+    assert straggler(analysis) == (1, 12, 12)
+    (finding,) = analysis.findings
+    assert finding.cost_ns == pytest.approx(12 * 2_000_000, rel=0.01)
+    assert len(finding.steps) == 12
+
+
+def test_long_waits_in_one_step_of_many_name_nobody(tmp_path: Path) -> None:
+    calls, steps = [], []
+    for step in range(10):
+        begin = 20_000.0 * step + 1000
+        for k in range(8):
+            enters = {0: begin + 1500 * k, 1: begin + 1500 * k}
+            if step == 4:
+                enters[1] += 1200
+            calls.append(Call(enters, begin + 1500 * k + 1300))
+        steps.append((begin - 500, begin + 13_000))
+    assert straggler(compared(save_ranks(tmp_path, calls, 2, steps=steps))) is None
+
+
 def test_who_waits_itself_is_not_to_blame(tmp_path: Path) -> None:
     """Rank 0 is late in its tensor-parallel pair; its partner, whom it held up, is then late in the
     group of the second copies."""
