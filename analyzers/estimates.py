@@ -14,8 +14,8 @@ from tracer.sizing.gpus import match_gpu
 # Shares of the datasheet that good kernels reach: a large bf16 product on an H200 0.79 of the
 # tensor-core rate and a device copy 0.89 of the bandwidth; fused attention forward about 0.35.
 PRODUCT_RATIO, ATTENTION_RATIO, BANDWIDTH_RATIO = 0.7, 0.35, 0.8
-# No product ends sooner, however small: launch, one wave of blocks, the way through memory.
-_SHORTEST_NS = 5_000
+# No product ends much sooner, however small: one wave of blocks, the way through memory.
+SHORTEST_NS = 5_000
 _ITEM_BYTES = {"bf16": 2, "tf32": 4}
 
 
@@ -87,7 +87,7 @@ def product_ns(product: Product, precision: str, limits: DeviceLimits) -> int:
     moved = product.elements * _ITEM_BYTES[precision]
     bandwidth = limits.bandwidth_bytes_per_s * BANDWIDTH_RATIO
     seconds = max(product.flops / rate, moved / bandwidth)
-    return max(round(seconds * 1e9), _SHORTEST_NS)
+    return max(round(seconds * 1e9), SHORTEST_NS)
 
 
 def attention_ns(query: Shape, key: Shape, causal: bool, limits: DeviceLimits) -> int:
@@ -104,7 +104,7 @@ def attention_ns(query: Shape, key: Shape, causal: bool, limits: DeviceLimits) -
     moved = 2 * (2 * batch_heads * length * size + 2 * key_elements)
     rate = limits.bf16_flops_per_s * ATTENTION_RATIO
     seconds = max(flops / rate, moved / (limits.bandwidth_bytes_per_s * BANDWIDTH_RATIO))
-    return max(round(seconds * 1e9), _SHORTEST_NS)
+    return max(round(seconds * 1e9), SHORTEST_NS)
 
 
 def product_basis(limits: DeviceLimits) -> str:

@@ -178,8 +178,8 @@ def _same_sizes(context: Context) -> list[_Copies]:
     out = []
     for size in np.unique(sizes).tolist():
         mine = rows[(sizes == size) & (steps != NONE)]
-        mine = mine[_inside_model(context, mine)]
-        touched = np.unique(context.plan.work_step[mine])
+        inside = mine[_inside_model(context, mine)]
+        touched = np.unique(context.plan.work_step[inside])
         if touched.size >= wanted:
             out.append(_Copies(size, mine, tuple(int(step) for step in touched)))
     return out

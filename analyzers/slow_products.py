@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import Analysis
+from tracer.analysis import BUCKET_CODE, Analysis
 from tracer.analyzers.arguments import Arguments
 from tracer.analyzers.attention_paths import slow_rows
 from tracer.analyzers.attribution import Work
 from tracer.analyzers.device_kind import nvidia_generation
 from tracer.analyzers.estimates import (
+    SHORTEST_NS,
     DeviceLimits,
     Product,
     device_limits,
@@ -29,6 +30,7 @@ from tracer.analyzers.pipeline import Context
 from tracer.analyzers.places import Places, folded
 from tracer.findings import Where
 
+_ROTARY = BUCKET_CODE["attention", "rope"]
 CAUSES = ("fp32", "misaligned", "old-architecture")
 # TF32 and bf16 came with the eighth generation. The seventh multiplies fp32 as well as it can.
 TF32_GENERATION = 8
@@ -41,7 +43,8 @@ _RANK, _RANK_FACTOR = 256, 4
 
 def causes_of(context: Context) -> NDArray[np.object_]:
     """For each piece of work the first cause that fits; "" for what is no slow product. Products
-    of a slow attention belong to it."""
+    of a slow attention belong to it; the angles of a rotary embedding, and what is over as soon as
+    any product could be, are not slow."""
     work = context.work
     major = nvidia_generation(work.trace)
     _, in_attention = slow_rows(work)
@@ -50,6 +53,8 @@ def causes_of(context: Context) -> NDArray[np.object_]:
     convolves = work.trace.names_matching(lambda name: "conv" in name.lower())
     in_convolution = convolves[work.trace.name_codes[np.maximum(work.operator, 0)]]
     causes[in_attention | ~work.is_kernel | (in_convolution & (work.operator != NONE))] = ""
+    causes[context.attribution.bucket == _ROTARY] = ""
+    causes[work.trace.events["duration_ns"].to_numpy()[work.event] < SHORTEST_NS] = ""
     causes[_thin(work, np.flatnonzero(causes != ""))] = ""
     return causes
 

@@ -326,6 +326,19 @@ def test_the_line_of_a_live_report() -> None:
     assert t.report["facts"]["attention_backends"]
 
 
+def test_what_was_asked_for_as_far_as_the_result_tells() -> None:
+    from tracer.collectors.run_facts import attention_requested
+
+    with quiet():
+        model = decoder("llama")
+    assert attention_requested([model]) == "sdpa or nothing"
+    model.set_attn_implementation("eager")
+    assert attention_requested([model]) == "eager"
+    model._supports_sdpa = False
+    assert attention_requested([model]) == "eager or nothing (the model offers no sdpa)"
+    assert attention_requested([torch.nn.Linear(2, 2)]) is None
+
+
 def test_a_gate_on_every_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recording_of("attention_math", clean=False).save(tmp_path / "slow")
     recording_of("attention_math", clean=True).save(tmp_path / "clean")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,6 @@ def test_the_framework_says_why() -> None:
                     call()
         calls = t.trace.table("attention_calls")
         assert len(calls) == 2
-        assert torch.nn.functional.scaled_dot_product_attention is not None
         if ran_math(t.analysis):
             (finding,) = found(t.analysis, "fallback.attention")
             assert finding.detail["refused_by"] == "torch"
@@ -92,14 +92,16 @@ def test_asking_why_does_not_wait() -> None:
 
     query = torch.randn(2, 8, 128, 64, device="cuda")
     call = {"query": query, "key": query, "value": query, "attn_mask": None}
-    torch.cuda.set_sync_debug_mode("error")
+    asked = torch.cuda.memory_stats()["allocation.all.allocated"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode calls itself a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
-            refused = refusals(call)
+        refused = refusals(call)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert "flash" in refused
-    assert not [event for event in prof.events() if "kernel" in event.name.lower()]
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == asked
 
 
 def test_grouped_queries_in_fp32() -> None:
