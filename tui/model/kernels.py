@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,8 @@ from tracer.exporters.format import UNKNOWN, duration_text, percent_text, table_
 from tracer.exporters.names import short_kernel
 from tracer.tui.look import Look
 from tracer.tui.model.lines import BOLD, DIM, Line, Target, heading, labelled, plain, wrapped
-from tracer.tui.model.places import Moment
+from tracer.tui.model.modules import fold_path
+from tracer.tui.model.places import ModulePath, Moment
 from tracer.tui.model.signs import group_styles, load_signs, share_bar
 from tracer.tui.model.table import Column, Table, cut
 
@@ -158,9 +160,9 @@ def _histogram_lines(look: Look, durations: Longs, width: int) -> list[Line]:
     signs = load_signs(look, shape.counts / max(int(shape.counts.max()), 1))
     middle = duration_text(float(np.median(durations)))
     edge, end = look.sign("▕", "|"), look.sign("▏", "|")
-    line = Text(f"   {duration_text(shape.low_ns)} {edge}").append(signs, BOLD)
-    line.append(f"{end} {duration_text(shape.high_ns)}")
-    text = f"median {middle}, longest {duration_text(int(durations.max()))}"
+    line = Text(f"   {edge}").append(signs, BOLD).append(end)
+    text = f"{duration_text(shape.low_ns)} to {duration_text(shape.high_ns)}, median {middle}, "
+    text += f"longest {duration_text(int(durations.max()))}"
     if shape.outliers:
         text += f"; {shape.outliers:,} outlier{'s' if shape.outliers > 1 else ''} beyond the bars"
     title = heading("DURATIONS", f"{durations.size:,} calls, {_BINS} bars", width)
@@ -175,17 +177,18 @@ def _module_lines(
     if not bool(known.any()):
         return [plain(), plain("   module: none recorded", DIM)]
     sums = np.bincount(modules[known], weights=durations[works][known])
-    largest = np.argsort(-sums, kind="stable")[:_MOST_MODULES]
     paths = analysis.modules["path"].astype(str).tolist()
+    folded: Counter[str] = Counter()
+    for module in np.flatnonzero(sums).tolist():
+        folded[fold_path(paths[module])] += round(sums[module])
     many = int((sums > 0).sum())
     lines = [plain(), heading("MODULES", f"{many:,} in all" if many > 1 else "", width)]
-    for module in largest.tolist():
-        if sums[module] <= 0:
-            break
-        time = duration_text(float(sums[module]))
+    for path, total_ns in folded.most_common(_MOST_MODULES):
+        time = duration_text(total_ns)
         room = max(width - 5 - len(time), 8)
-        label = cut(look.name(paths[module]), room)
-        lines.append(Line(Text(f"   {label}{' ' * (room - Text(label).cell_len)} {time}")))
+        label = cut(look.name(path), room)
+        text = Text(f"   {label}{' ' * (room - Text(label).cell_len)} {time}")
+        lines.append(Line(text, Target("modules", ModulePath(path)), path))
     return lines
 
 

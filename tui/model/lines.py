@@ -44,8 +44,11 @@ def plain(text: str = "", style: Style | str = "") -> Line:
 
 
 def heading(title: str, note: str = "", width: int = 0) -> Line:
-    """The title of a part, with a note at the right edge."""
+    """The title of a part, with a note at the right edge; of a note that is too long the first
+    words go."""
     line = Text(f" {title}", BOLD)
+    while width and len(title) + len(note) + 4 > width and note:
+        note = note.partition(" ")[2].lstrip()
     if note:
         line.append(" " * max(width - line.cell_len - len(note) - 1, 2))
         line.append(note, Style(dim=True, bold=False))

@@ -99,11 +99,16 @@ class ModuleIndex:
         return node
 
 
+def fold_path(path: str) -> str:
+    """A path with its numbers replaced, so that like modules are one."""
+    return _NUMBER.sub("*", path)
+
+
 def build_modules(analysis: Analysis) -> ModuleIndex:
     """Fold the modules of an analysis."""
     paths = analysis.modules["path"].astype(str).tolist()
     parents = analysis.modules["parent"].tolist()
-    folded = [_NUMBER.sub("*", path) for path in paths]
+    folded = [fold_path(path) for path in paths]
     nodes: dict[str, Node] = {}
     index = ModuleIndex(analysis, [])
     for row, (path, parent) in enumerate(zip(folded, parents, strict=True)):

@@ -195,7 +195,7 @@ def step_bar(look: Look, level: Level, width: int) -> Text:
     return bar(page_of(look, width), segments(level), max(width - 2, 4))
 
 
-def step_sentence(analysis: Analysis, step: int) -> str:
+def step_sentence(look: Look, analysis: Analysis, step: int) -> str:
     """`Step 31 of 64 · decode · 61.0 ms, GPU busy 6.4 ms (10 %) · batch 1`."""
     row = analysis.steps.iloc[step]
     words = [f"Step {step} of {len(analysis.steps)}", str(row["phase"]) or "phase unknown"]
@@ -209,4 +209,4 @@ def step_sentence(analysis: Analysis, step: int) -> str:
     words.append(time)
     words += [f"{key} {int(row[key]):,}" for key in ("batch", "tokens") if int(row[key]) >= 0]
     words += ["warm-up"] if bool(row["warmup"]) else []
-    return " · ".join(words)
+    return look.separator.join(words)

@@ -139,7 +139,7 @@ class TimelineView(View):
         timeline = self.timeline
         if timeline is None or timeline.step < 0:
             return self.TITLE
-        return step_sentence(self.lanes.analysis, timeline.step)
+        return step_sentence(self.look, self.lanes.analysis, timeline.step)
 
     # Moving.
 

@@ -29,7 +29,7 @@ from tracer.tui.widgets.drawn import columns_beside
 from tracer.tui.widgets.view import Cursor, LinesCursor, View
 
 WIDE = 100
-_DETAIL_SHARE = 0.38
+_DETAIL_SHARE = 0.36
 
 
 class TableView(View):
