@@ -217,7 +217,7 @@ def find_directions(work: Work) -> NDArray[np.int8]:
     """Training only: which way each piece of work goes."""
     host, site = work.host, np.where(work.site == NONE, work.operator, work.site)
     node = take(host.backward_node, site)
-    optimizer = _within(host, site, "Optimizer.step#")
+    optimizer = _within(host, site, "Optimizer.")  # its step, and the gradients it clears
     learning = (node != NONE).any() or optimizer.any()
     out = np.full(site.size, 1 if learning else 0, dtype=np.int8)
     out[node != NONE] = 2

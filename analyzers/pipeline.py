@@ -39,6 +39,7 @@ from tracer.analyzers.tables import (
     tabulate_kernels,
     tabulate_modules,
 )
+from tracer.analyzers.training import training_phases
 from tracer.analyzers.warmup import find_first_use
 from tracer.analyzers.work import collect_work, device_part_cut
 from tracer.events import Trace, make_table, text_column
@@ -200,7 +201,8 @@ def assemble(context: Context) -> Analysis:
         collectives=tabulate_collectives(
             work, context.attribution, exposed, overlapped, plan.work_step
         ),
-        phases=summarise_phases(steps, charges if accounted else None),
+        phases=summarise_phases(steps, charges if accounted else None)
+        + training_phases(steps, slices, lanes, plan.work_step, context.attribution.direction),
         overlapped_ns=overlapped_total(lanes, *plan.window),
         accounted=accounted,
         breakdown_reason=reason,

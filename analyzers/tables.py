@@ -174,10 +174,10 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
     return Phase(
         name=name or "step",
         steps=int(rows.size),
-        median_ns=_percentile(wall, 50),
+        median_ns=percentile(wall, 50),
         min_ns=int(wall.min()) if rows.size else None,
-        p95_ns=_percentile(wall, 95),
-        p99_ns=_percentile(wall, 99),
+        p95_ns=percentile(wall, 95),
+        p99_ns=percentile(wall, 99),
         groups=None if charges is None else _groups(charges, rows),
         wall_ns=int(wall.sum()),
         tokens_per_second=rate,
@@ -185,7 +185,8 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
     )
 
 
-def _percentile(wall: Longs, percent: int) -> int | None:
+def percentile(wall: Longs, percent: int) -> int | None:
+    """A percentile of times; None of none."""
     return round(float(np.percentile(wall, percent))) if wall.size else None
 
 

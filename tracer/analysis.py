@@ -225,6 +225,8 @@ class Phase:
     wall_ns: int
     tokens_per_second: float | None
     warmup_steps: int = 0
+    part_of: str = ""  # of a part of a step's time: the phase of those steps
+    buckets: Mapping[int, int] = field(default_factory=dict)  # of such a part: time by bucket
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,7 @@ def _phase(phase: Phase, devices: int) -> dict[str, Any]:
             for group in GROUPS
         },
         "tokens_per_second": plain(phase.tokens_per_second),
+        **({"part_of": phase.part_of} if phase.part_of else {}),
     }
 
 

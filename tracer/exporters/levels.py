@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis, Phase
 
 _GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
 _MOSTLY_RATIO = 0.5
@@ -115,6 +115,14 @@ def phase_levels(analysis: Analysis) -> list[Level]:
     names = [str(name) for name in analysis.steps["phase"].unique()]
     levels = [_phase_level(analysis, name) for name in names]
     return sorted((level for level in levels if level.steps), key=lambda level: -level.wall_ns)
+
+
+def part_level(phase: Phase, devices: int) -> Level:
+    """A part of the time of steps, such as the forward pass of training steps."""
+    sums = np.zeros(len(BUCKETS), dtype=np.int64)
+    for bucket, ns in phase.buckets.items():
+        sums[bucket] = ns
+    return Level(phase.name, phase.steps, phase.wall_ns, devices, sums)
 
 
 def has_steps(analysis: Analysis) -> bool:

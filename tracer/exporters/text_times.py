@@ -28,7 +28,7 @@ from tracer.exporters.layout import (
     table,
     titled,
 )
-from tracer.exporters.levels import Level, has_steps, phase_levels, window_level
+from tracer.exporters.levels import Level, has_steps, part_level, phase_levels, window_level
 from tracer.exporters.names import inert
 from tracer.exporters.words import level_words
 
@@ -36,6 +36,7 @@ _WORK_ORDER = ("attention", "ffn", "communication", "other")
 _BAR_LABEL_WIDTH = 10
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
+_SHORT = {"gradient_communication": "grad comm"}
 _SHARE_QUANTA = 1000  # tenths of a percent
 _LEVEL_WIDTH = 20  # a column of times and one of shares
 _LABEL_WIDTH = 20  # the longest part, indented
@@ -59,7 +60,7 @@ def segments(level: Level) -> list[tuple[str, str, int]]:
 def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     """A bar for each phase; for a recording without phases one of the window."""
     levels = {level.phase: level for level in phase_levels(analysis)}
-    phases = sorted(analysis.phases, key=lambda phase: -phase.wall_ns)
+    phases = _with_parts(analysis.phases)
     if not phases or not has_steps(analysis):
         return _window_bar(page, analysis)
     times = [_phase_times(phase) for phase in phases]
@@ -68,11 +69,20 @@ def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     width = page.width - _BAR_LABEL_WIDTH - 4 - max(line.cell_len for line in numbers) - 2
     lines = [_phase_title(page, numbers[0])]
     for phase, row in zip(phases, numbers[1:], strict=True):
-        line = Text("  " + pad(page.name(phase.name)[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
+        name = _SHORT.get(phase.name, phase.name)
+        name = (" " if phase.part_of else "") + page.name(name)
+        line = Text("  " + pad(name[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
         level = levels.get(phase.name) or levels.get(_UNNAMED.get(phase.name, phase.name))
+        level = part_level(phase, analysis.window.devices) if phase.part_of else level
         line.append_text(bar(page, segments(level) if level else [], width))
         lines.append(line.append("  ").append_text(row))
     return [*lines, *_legend(page, list(levels.values()))]
+
+
+def _with_parts(phases: Sequence[Phase]) -> list[Phase]:
+    """The phases of steps, the longest first, each before the parts of its steps in their order."""
+    whole = sorted((p for p in phases if not p.part_of), key=lambda phase: -phase.wall_ns)
+    return [p for one in whole for p in (one, *(q for q in phases if q.part_of == one.name))]
 
 
 def _phase_title(page: Page, titles: Text) -> Text:
