@@ -170,7 +170,10 @@ class Explorer(App[int]):
 
     def _print(self, text: str, stderr: bool = False) -> None:
         """A program that runs beside the screen loses nothing it prints."""
-        self.printed.append((stderr, text))
+        if self.is_headless:
+            super()._print(text, stderr)
+        else:
+            self.printed.append((stderr, text))
 
     def _read_all(self) -> None:
         """Read every recording in order, on its own thread."""
