@@ -177,20 +177,19 @@ def _shape_of(
     tensors: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType
 ) -> tuple[Any, ...]:
     """What tells two calls apart, cheaply: this runs at every call."""
-    query, key, value = tensors
+    query, key, _ = tensors
     mask = args[3] if len(args) > 3 else given.get("attn_mask")
     return (
         query.shape,
         key.shape,
-        value.shape[-1],
         query.dtype,
         mask is None,
         args[4:],
-        given.get("dropout_p", 0.0),
-        given.get("is_causal", False),
-        given.get("enable_gqa", False),
+        given.get("dropout_p"),
+        given.get("is_causal"),
+        given.get("enable_gqa"),
         frame.f_code,
-        frame.f_lineno,
+        frame.f_lasti,
     )
 
 
