@@ -241,8 +241,8 @@ def test_verdict_without_a_gpu() -> None:
     steps = _decode(ffn__projection=6_000, attention__core=3_000, overhead__host=1_000)
     assert verdict(make_analysis(steps, devices=0, cpu_only=True)) == (
         "No GPU in this recording: on the CPU a decode step takes 10.0 ms: FFN 60 %, "
-        "attention 30 %, outside operators 10 %. On a CPU more threads (torch.set_num_threads), "
-        "torch.compile or a lower precision cut it, and a GPU most."
+        "attention 30 %, outside operators 10 %. On a CPU torch.compile or a lower precision "
+        "cut it, and a GPU most."
     )
 
 

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from tracer import trace
 
 LAYERS, WIDTH, HEADS, STEPS, ROUNDS = 12, 4096, 32, 12, 5
-LATE_S = 0.002
+LATE_S = 0.02
 ACTIVITIES = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 Step = Callable[[], object]
 

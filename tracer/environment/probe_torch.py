@@ -34,17 +34,27 @@ class _Running:
 
 def main() -> None:
     payload = open_channel()
-    # Asking whether there is a device must not open it here: the children that follow are forks,
-    # and a fork of a process that touched CUDA cannot use it.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     reply(stage="import torch")
     torch = _import_torch()
     if torch is not None:
-        tasks.tell_torch(torch)
+        _tell_torch(torch)
     names = _task_names(payload, torch)
     reply(stage="tasks", tasks=names)
     _run_all(names, torch, payload)
     reply(stage="done")
+
+
+def _tell_torch(torch: Any) -> None:
+    """Told by a fork: some of these questions mark a process as one that touched CUDA, after which
+    none of its own forks can use a device.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            tasks.tell_torch(torch)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _import_torch() -> Any:
