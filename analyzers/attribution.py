@@ -393,8 +393,9 @@ def decisive_operator(work: Work) -> Longs:
 
 
 def signature_of(roles: Roles, row: int) -> tuple[str, str]:
-    block = roles.block[row]
-    return roles.own[row], roles.own[block] if block != NONE else ""
+    """The role of a module and of the block around it; an adapter is a linear layer to it."""
+    block, own = roles.block[row], roles.own[row]
+    return "linear" if own == "adapter" else own, roles.own[block] if block != NONE else ""
 
 
 def after_core(work: Work) -> Longs:

@@ -51,6 +51,7 @@ _ACTIVATION = _words(
 )  # fmt: skip
 _LOSS = _words(r"loss", r"criterion", r"cross_?entropy")
 _SAMPLER = _words(r"sampler", r"sampling")
+_ADAPTER = _words(r"^lora_", r"^(lokr|hada|vera|oft|boft|ia3)_", r"^adapters?$", r"_adapter$")
 _LINEAR = _words(r"linear", r"^conv1d$", r"^dense$", r"projection$", r"lora_[ab]")
 _ATTENTION_LINEAR = _words(
     r"^[qkvo](_?proj)?$", r"^w[qkvo]$", r"qkv", r"query", r"^key", r"value", r"c_attn", r"kv_",
@@ -100,7 +101,16 @@ def find_roles(tree: ModuleTree, core_rows: Iterable[int] = ()) -> Roles:
     if not any(role in ("attention", "mixer") for role in own):
         _no_transformer(tree, own, children)
     _ends_by_place(tree, own)
+    _adapters(tree, own, children)
     return Roles(own, [_block_of(tree, own, row) for row in range(len(tree.paths))])
+
+
+def _adapters(tree: ModuleTree, own: list[str], children: list[list[int]]) -> None:
+    """What is trained beside a frozen linear layer, told apart from it."""
+    for row, path in enumerate(tree.paths):
+        leaf = not children[row] and own[row] in ("linear", "container")
+        if leaf and any(_ADAPTER.search(word) for word in path.split(".")):
+            own[row] = "adapter"
 
 
 def role_of_words(name: str) -> str:

@@ -70,20 +70,22 @@ def _sums(
     slices: pd.DataFrame, lanes: Lanes, work_step: Longs, part: NDArray[np.int8], chosen: Longs
 ) -> Longs:
     """Nanoseconds by step, part and bucket."""
-    place = {step: row for row, step in enumerate(chosen.tolist())}
     out = np.zeros((chosen.size, len(PARTS), len(BUCKETS)), dtype=np.int64)
-    mine = slices[slices["step"].isin(chosen).to_numpy()]
     order = np.argsort(work_step, kind="stable")
-    ordered = work_step[order]
-    for (device, step), rows in mine.groupby(["device", "step"], sort=False):
-        first, last = np.searchsorted(ordered, [step, step + 1])
-        works = order[first:last]
-        cuts = _cut(lanes, works[lanes.device[works] == device], part)
-        at = np.searchsorted(cuts.time_ns, rows["start_ns"].to_numpy(), side="right")
-        of_slice, bucket = cuts.part[at], rows["bucket"].to_numpy()
-        exposed = _COMMUNICATES[bucket] & (of_slice != FORWARD)
-        of_slice = np.where(exposed, COMMUNICATION, of_slice)
-        np.add.at(out, (place[int(step)], of_slice, bucket), rows["charged_ns"].to_numpy())
+    bounds = np.searchsorted(work_step[order], np.stack([chosen, chosen + 1]))
+    of_step, start = slices["step"].to_numpy(), slices["start_ns"].to_numpy()
+    of_device, bucket = slices["device"].to_numpy(), slices["bucket"].to_numpy()
+    charged = slices["charged_ns"].to_numpy()
+    for place, step in enumerate(chosen.tolist()):
+        inside = np.flatnonzero(of_step == step)
+        works = order[bounds[0, place] : bounds[1, place]]
+        for device in np.unique(of_device[inside]).tolist():
+            rows = inside[of_device[inside] == device]
+            cuts = _cut(lanes, works[lanes.device[works] == device], part)
+            at = cuts.part[np.searchsorted(cuts.time_ns, start[rows], side="right")]
+            exposed = _COMMUNICATES[bucket[rows]] & (at != FORWARD)
+            at = np.where(exposed, COMMUNICATION, at)
+            np.add.at(out[place], (at, bucket[rows]), charged[rows])
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,6 +24,8 @@ from tracer.analyzers.kernel_table import describe
 from tracer.analyzers.modules import ModuleTree, rows_of_paths
 from tracer.events import KIND_CODE, Trace
 
+# `FSDP::all_gather (model.layers.0)`.
+_SHARDED = re.compile(r"FSDP::.* \(([\w.]+)\)$")
 _HOST_COPIES = ("host_to_device", "device_to_host")
 
 
@@ -42,6 +46,8 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     compiled = map_compiled(host, launches, tree, event, site, launch)
     of_node = _module_of_node(trace, tree, replays.node)
     module = np.where(of_node == NONE, compiled.module, of_node)
+    sharded = _sharded_module(host, tree, site)
+    module = np.where(sharded == NONE, module, sharded)
     return Work(
         trace,
         host,
@@ -56,6 +62,20 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
         replays.notes + compiled.notes,
         Hints(replays.node, compiled, module),
     )
+
+
+def _sharded_module(host: Host, tree: ModuleTree, site: Longs) -> Longs:
+    """The module that FSDP names in its range around work: it gathers and scatters for that one,
+    whatever runs meanwhile."""
+    trace = host.trace
+    paths = [m[1] if (m := _SHARDED.match(name)) else "" for name in trace.names]
+    rows = np.where(np.array(paths) == "", NONE, rows_of_paths(tree, paths))
+    if not (rows != NONE).any():
+        return np.full(site.size, NONE, dtype=np.int64)
+    named = np.array([path != "" for path in paths])[trace.name_codes]
+    ranges = named & (host.of_kind("annotation") | host.of_kind("operator"))
+    around = take(host.nearest(ranges), site)
+    return take(rows, take(trace.name_codes.astype(np.int64), around))
 
 
 def _module_of_node(trace: Trace, tree: ModuleTree, node: Longs) -> Longs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 import weakref
@@ -21,6 +22,8 @@ RANGE_PREFIX = "module::"
 # Wrappers that hold one model: their name is no part of the model's own names.
 _WRAPPER_CHILDREN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _MODULE_WRAPPERS = ("DataParallel", "DistributedDataParallel", "DeepSpeedEngine")
+# What is trained beside frozen weights.
+_ADAPTER = re.compile(r"(^|\.)(lora_\w+|adapters?|ia3_\w+)(\.|$)")
 _REPEATERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
@@ -119,7 +122,8 @@ def is_block(member: Member) -> bool:
     module = member.module
     if member.has_children or member.depth < 2 or member.beside_blocks:
         return True
-    return bool(module._parameters) and not _is_linear(module)
+    adapts = _ADAPTER.search(member.path) is not None
+    return bool(module._parameters) and (adapts or not _is_linear(module))
 
 
 def _is_linear(module: nn.Module) -> bool:

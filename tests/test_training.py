@@ -1,0 +1,205 @@
+"""Training steps: their parts, recomputation, adapters, sharding; by hand, live on a CPU, and on
+the recordings."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.live_models import quiet
+from tests.make_traces import TraceMaker
+from tests.recordings import analysis_of
+from tracer import trace
+from tracer.analysis import BUCKETS, Analysis, Phase
+from tracer.analyzers import analyze
+
+
+def parts(analysis: Analysis) -> dict[str, Phase]:
+    """The parts of the training steps by name."""
+    return {phase.name: phase for phase in analysis.phases if phase.part_of}
+
+
+def whole(analysis: Analysis) -> Phase:
+    return next(phase for phase in analysis.phases if phase.name == "training")
+
+
+def test_the_parts_of_a_step_add_up_to_it() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.launch("f", start=10, run=(20, 40), operator="aten::mm")
+    maker.operator("autograd::engine::evaluate_function: MmBackward0", 50, 60)
+    maker.launch("b", start=55, run=(60, 100), operator="aten::mm")
+    maker.launch("clip", start=120, run=(125, 130), operator="aten::norm")
+    maker.annotation("Optimizer.step#AdamW.step", 140, 50)
+    maker.launch("o", start=150, run=(155, 180), operator="aten::_foreach_add_")
+    analysis = analyze(maker.build())
+    found = {name: phase.wall_ns for name, phase in parts(analysis).items()}
+    # The gap before the first work of a part is its own; clipping serves the optimizer.
+    assert found == {"forward": 40_000, "backward": 60_000, "optimizer": 100_000}
+    assert sum(found.values()) == whole(analysis).wall_ns
+    overhead = (parts(analysis)["backward"].groups or {})["overhead"]
+    assert overhead == 20_000
+
+
+def test_gradients_that_nothing_hides_are_a_part_of_their_own() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.launch("f", start=10, run=(20, 40), operator="aten::mm")
+    maker.operator("autograd::engine::evaluate_function: MmBackward0", 45, 60)
+    maker.launch("b", start=50, run=(60, 100), operator="aten::mm")
+    reduce = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    maker.launch(reduce, start=70, run=(80, 140), operator="nccl:all_reduce", stream=9)
+    maker.annotation("Optimizer.step#AdamW.step", 145, 50)
+    maker.launch("o", start=150, run=(155, 180), operator="aten::_foreach_add_")
+    found = {name: phase.wall_ns for name, phase in parts(analyze(maker.build())).items()}
+    assert found["gradient_communication"] == 40_000
+    assert sum(found.values()) == 200_000
+
+
+def test_accumulated_passes_come_in_turns() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 300)
+    for begin in (0, 100):
+        maker.launch("f", start=begin + 5, run=(begin + 10, begin + 40), operator="aten::mm")
+        maker.operator("autograd::engine::evaluate_function: MmBackward0", begin + 45, 50)
+        maker.launch("b", start=begin + 50, run=(begin + 60, begin + 100), operator="aten::mm")
+    maker.annotation("Optimizer.step#SGD.step", 210, 80)
+    maker.launch("o", start=220, run=(230, 280), operator="aten::_foreach_add_")
+    found = {name: phase.wall_ns for name, phase in parts(analyze(maker.build())).items()}
+    assert found == {"forward": 80_000, "backward": 120_000, "optimizer": 100_000}
+
+
+def test_a_checkpoint_computes_again_also_without_ranges() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    first = maker.operator("aten::mm", 9, 6)
+    maker.side("sequences", first, sequence=3, forward_thread=0)
+    maker.launch("f", start=10, run=(20, 40))
+    maker.operator("autograd::engine::evaluate_function: CheckpointFunctionBackward", 50, 100)
+    again = maker.operator("aten::mm", 59, 6)
+    maker.side("sequences", again, sequence=7, forward_thread=0)
+    maker.launch("f", start=60, run=(65, 80))
+    maker.operator("aten::mm", 99, 6)
+    maker.launch("b", start=100, run=(105, 130))
+    analysis = analyze(maker.build())
+    directions = analysis.work["direction"].tolist()
+    assert directions == ["forward", "recompute", "backward"]
+    assert list(parts(analysis)) == ["forward", "recompute", "backward"]
+
+
+def test_fsdp_names_the_module_that_it_gathers() -> None:
+    maker = TraceMaker()
+    for layer in range(2):
+        maker.module(f"model.layers.{layer}", "Layer", 100 * layer, 90)
+    maker.module("model.layers.0.self_attn", "Attention", 5, 20)
+    maker.annotation("FSDP::all_gather (model.layers.1)", 30, 20)
+    gather = "ncclDevKernel_AllGather_RING_LL"
+    maker.launch(gather, start=35, run=(40, 60), operator="nccl:_all_gather_base", stream=9)
+    analysis = analyze(maker.build())
+    assert analysis.modules["path"].iloc[int(analysis.work["module"].iloc[0])] == "model.layers.1"
+
+
+@pytest.mark.parametrize("name", ["train_lora_4layer", "qlora_nf4_train"])
+def test_recorded_training_is_told_apart(shared: Path, name: str) -> None:
+    analysis = analysis_of(shared / "h200" / f"{name}.json.gz")
+    found = parts(analysis)
+    assert list(found) == ["forward", "backward", "optimizer"]
+    assert sum(phase.wall_ns for phase in found.values()) == whole(analysis).wall_ns
+    backward = analysis.work[analysis.work["direction"] == "backward"]
+    assert len(backward) > 0
+    assert ((backward["module"] >= 0) | (backward["operator"] >= 0)).all()
+
+
+def test_dequantizing_counts_in_its_block_in_both_directions(shared: Path) -> None:
+    analysis = analysis_of(shared / "h200" / "qlora_nf4_train.json.gz")
+    work, trace = analysis.work, analysis.trace
+    names = trace.events["name"].astype(str).to_numpy()[work["event"].to_numpy()]
+    dequantizes = ["kDequantizeBlockwise" in name for name in names]
+    rows = work[dequantizes]
+    groups = Counter(
+        (str(direction), BUCKETS[bucket][0])
+        for direction, bucket in zip(rows["direction"], rows["bucket"], strict=True)
+    )
+    assert set(groups) == {
+        (direction, group)
+        for direction in ("forward", "backward")
+        for group in ("attention", "ffn")
+    }
+    assert (rows["module"] >= 0).all()
+
+
+# --- live --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _one_thread() -> Generator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def lora_training(*, reentrant: bool, accumulate: int = 2) -> Analysis:
+    """Three steps of a LoRA model with checkpointing."""
+    import peft
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=64,
+        use_cache=False,
+    )
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+        model: Any = peft.get_peft_model(transformers.LlamaForCausalLM(config), lora)
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.enable_input_require_grads()
+        model.train()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        ids = torch.arange(48).reshape(2, 24)
+        with trace() as t:
+            for _ in range(3):
+                optimizer.zero_grad()
+                for _ in range(accumulate):
+                    model(input_ids=ids, labels=ids).loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+    return t.analysis
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_lora_training_with_checkpoints(reentrant: bool) -> None:
+    analysis = lora_training(reentrant=reentrant)
+    assert analysis.steps["phase"].tolist() == ["training"] * 3
+    found = parts(analysis)
+    assert list(found) == ["forward", "recompute", "backward", "optimizer"]
+    assert sum(phase.wall_ns for phase in found.values()) == whole(analysis).wall_ns
+    work = analysis.work
+    backward = work[work["direction"].isin(["backward", "recompute"])]
+    assert ((backward["module"] >= 0) | (backward["operator"] >= 0)).all()
+    named = backward["charged_ns"][backward["module"] >= 0].sum()
+    assert named >= 0.95 * backward["charged_ns"].sum()
+
+
+@pytest.mark.usefixtures("_one_thread")
+def test_adapters_and_the_frozen_base_are_told_apart() -> None:
+    modules = lora_training(reentrant=False).modules.set_index("path")
+    base = "base_model.model.model.layers.0.self_attn.q_proj"
+    assert modules["role"][f"{base}.lora_A.default"] == "adapter"
+    assert modules["role"][f"{base}.base_layer"] == "linear"
+    times = modules["self_device_ns"]
+    assert times[f"{base}.lora_A.default"] > 0
+    assert times[f"{base}.lora_B.default"] > 0
+    assert times[f"{base}.base_layer"] > 0
