@@ -18,6 +18,7 @@ from tracer.exporters.levels import (
     Level,
     has_steps,
     main_level,
+    part_level,
     phase_levels,
     window_level,
 )
@@ -51,7 +52,8 @@ from tracer.tui.model.steps import StepMarks, mark_steps
 from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
 
 WIDE = 100
-_LABEL = 10
+_LABEL = 11
+_SHORT = {"gradient_communication": "grad comm"}
 _CHART_LABEL = 10
 _WIDEST_COLUMN = 8
 _FIRST_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
@@ -235,26 +237,44 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
         return wrapped(f"PHASES  -  not known: {analysis.breakdown_reason}", width - 1, 1)
     if not facts.levels:
         return _window_lines(facts, look, width)
-    phases = {phase.name: phase for phase in analysis.phases}
-    rows = [(level, phases.get(level.phase or "step")) for level in facts.levels]
+    bars = list(_phase_bars(facts))
     titles = ("median", "p95", "steps", "tok/s")
-    numbers = _columns([titles, *(_phase_numbers(facts, phase) for _, phase in rows)])
+    numbers = _columns([titles, *(_phase_numbers(facts, one.phase) for one in bars)])
     room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
     title = heading("PHASES", "one bar = the time of its steps")
     title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
     title.text.append(numbers[0], DIM)
     lines = [title]
-    for (level, _), times in zip(rows, numbers[1:], strict=True):
-        name = look.name(level.phase or "step")
-        text = Text(" " * GUTTER + pad(cut(name, _LABEL - 1), _LABEL))
-        text.append_text(bar(page_of(look, width), segments(level), room))
+    for one, times in zip(bars, numbers[1:], strict=True):
+        text = Text(" " * GUTTER + pad(cut(look.name(one.label), _LABEL - 1), _LABEL))
+        text.append_text(bar(page_of(look, width), segments(one.level), room))
         text.append(f"  {times}")
-        lines.append(Line(text, Target("steps", Filter(_phase_query(level))), name))
+        lines.append(Line(text, Target("steps", Filter(one.query)), one.label.strip()))
     return [*lines, *legend_lines(look, facts.levels, width)]
 
 
-def _phase_query(level: Level) -> str:
-    return f"phase:{level.phase}" if level.phase else ""
+@dataclass(frozen=True)
+class PhaseBar:
+    """A phase of steps, or a part of their time such as the backward pass."""
+
+    label: str
+    level: Level
+    phase: Phase | None
+    query: str
+
+
+def _phase_bars(facts: Facts) -> Iterator[PhaseBar]:
+    """The phases, the longest first, each before the parts of its steps."""
+    analysis = facts.analysis
+    whole = {phase.name: phase for phase in analysis.phases if not phase.part_of}
+    for level in facts.levels:
+        name = level.phase or "step"
+        query = f"phase:{level.phase}" if level.phase else ""
+        yield PhaseBar(name, level, whole.get(name), query)
+        for phase in analysis.phases:
+            if phase.part_of == name:
+                label = f" {_SHORT.get(phase.name, phase.name)}"
+                yield PhaseBar(label, part_level(phase, analysis.window.devices), phase, query)
 
 
 def _window_lines(facts: Facts, look: Look, width: int) -> list[Line]:

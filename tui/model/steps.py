@@ -67,7 +67,8 @@ def mark_steps(analysis: Analysis) -> StepMarks:
 def outlier_steps(analysis: Analysis) -> NDArray[np.bool_]:
     """Steps that took much longer than the median of their phase."""
     steps = analysis.steps
-    medians = {phase.name: phase.median_ns or 0 for phase in analysis.phases}
+    whole = [phase for phase in analysis.phases if not phase.part_of]
+    medians = {phase.name: phase.median_ns or 0 for phase in whole}
     usual = np.array(
         [medians.get(str(name) or "step", 0) for name in steps["phase"].tolist()], dtype=np.float64
     )
