@@ -22,6 +22,7 @@ from textual.screen import Screen
 
 from tracer.tui import keys, screens
 from tracer.tui.background import run_beside
+from tracer.tui.following import INTERVAL_S, Following
 from tracer.tui.look import Look
 from tracer.tui.messages import (
     Ask,
@@ -34,8 +35,10 @@ from tracer.tui.messages import (
     Prepared,
     Progress,
 )
+from tracer.tui.searching import Search
 from tracer.tui.session import Comparison, Recording, Report, Session, Source
 from tracer.tui.terminal import is_served, is_terminal, kept_terminal, look_for
+from tracer.tui.typed_line import TypedLine
 from tracer.tui.widgets.drawn import Colorless
 from tracer.tui.widgets.frame import Footer, Header, Tab
 from tracer.tui.widgets.loading import Loading
@@ -46,9 +49,7 @@ if TYPE_CHECKING:
     from tracer.tui.model.lines import Target
     from tracer.tui.widgets.view import View
 
-LIVE_INTERVAL_S = 0.25
 _MOST_HISTORY = 200
-"""A message of a search or a copy goes with the next key; an error stays until another message."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Frame(Screen[None]):
         cast(Explorer, self.app).press(event.key, event.character)
 
     def on_paste(self, event: events.Paste) -> None:
-        cast(Explorer, self.app).pasted(event.text)
+        cast(Explorer, self.app).line.paste(event.text)
 
 
 class Explorer(App[int]):
@@ -114,25 +115,22 @@ class Explorer(App[int]):
         super().__init__()
         recordings = [Recording(source) for source in sources]
         self.session = Session(recordings, live=newest is not None)
-        self.newest = newest
+        self.following = Following(self, newest)
+        self.line = TypedLine(self)
+        self.search = Search(self)
         self.compare = compare
         self.watch_size = watch_size
         self.printed: list[tuple[bool, str]] = []  # what was printed meanwhile: on stderr, the text
         self.clock = clock
         self.started_s = clock()
-        self.asking: Ask | None = None
         self.message = ""
-        self.query_text = ""
         self.current = start
         self.under = start  # the screen that help or the palette was opened over
         self.history: list[Left] = []
-        self.paused = False
         self.crash: Exception | None = None
         self._views: dict[str, View] = {}
         self._tickets: dict[str, int] = {}
         self.pending: set[str] = set()  # views that are being worked out
-        self._polling = False
-        self._asked_s = 0.0
         self._last_action = ""
         self._this_action = ""
         self.ended_by: int | None = None
@@ -154,13 +152,13 @@ class Explorer(App[int]):
         if self.ended_by is not None:
             self.exit(128 + self.ended_by)  # the signal came before there was a loop
             return
-        if self.newest is None:
-            run_beside(self, self._read_all)
-        else:
+        if self.following.live:
             self.frame.query_one(Loading).progress(Progress("", "waiting for the first step"))
-            self.set_interval(LIVE_INTERVAL_S, self._poll)
+            self.set_interval(INTERVAL_S, self.following.poll)
+        else:
+            run_beside(self, self._read_all)
         if self.watch_size:
-            self.set_interval(2 * LIVE_INTERVAL_S, self._look_at_size)
+            self.set_interval(2 * INTERVAL_S, self._look_at_size)
 
     def _look_at_size(self) -> None:
         """No signal tells a thread that the terminal was resized."""
@@ -247,46 +245,24 @@ class Explorer(App[int]):
 
     # A capture that still runs.
 
-    def _poll(self) -> None:
-        now_s = time.monotonic()
-        early = now_s - self._asked_s < 0.9 * LIVE_INTERVAL_S  # a timer that was late catches up
-        if self._polling or self.newest is None or early:
-            return
-        self._polling, self._asked_s = True, now_s
-        newest = self.newest
-        run_beside(self, lambda: Newest(newest()))
-
     def on_newest(self, message: Newest) -> None:
-        self._polling = False
+        if self.following.wants(message.analysis):
+            self._show_newest(message.analysis)
         self.frame_changed()
-        if message.analysis is None or self.paused or not self.session.live:
-            return
-        recording = self.session.recordings[0]
-        first = recording.analysis is None
-        if message.analysis is recording.analysis:
-            return
-        recording.analysis = message.analysis
-        if first:
-            self.open_view(self.current)
-        else:
-            self._prepare_again(tuple(self._views))
 
     def on_finished(self, message: Finished) -> None:
-        self.newest, self.paused, self.session.live = None, False, False
+        self.following.end()
+        self.session.live = False
+        self._show_newest(message.analysis)
+        self.say("the capture has ended")
+
+    def _show_newest(self, analysis: Analysis) -> None:
         first = self.session.analysis is None
-        self.session.recordings[0].analysis = message.analysis
+        self.session.recordings[0].analysis = analysis
         if first and self.is_composed:
             self.open_view(self.current)
         else:
             self._prepare_again(tuple(self._views))
-        self.say("the capture has ended")
-
-    def do_pause(self) -> None:
-        self.paused = not self.paused
-        self.frame_changed()
-
-    def can_pause(self) -> bool:
-        return self.session.live
 
     # Views.
 
@@ -409,8 +385,8 @@ class Explorer(App[int]):
 
     def press(self, key: str, character: str | None) -> None:
         """A key: for the line that is being typed, else for a command."""
-        if self.asking is not None:
-            self._type(key, character)
+        if self.line.ask is not None and key != "ctrl+c":
+            self.line.press(key, character)
             return
         for command in keys.for_key(key, character):
             if command.action == "screen":
@@ -431,7 +407,8 @@ class Explorer(App[int]):
 
     def places(self) -> list[object]:
         """Who can do a command: the view, then the frame."""
-        return [self] if self.view is None or self.too_small else [self.view, self]
+        others: list[object] = [self, self.search, self.following]
+        return others if self.view is None or self.too_small else [self.view, *others]
 
     def repeated(self, action: str) -> bool:
         """Whether the command before this one was the same."""
@@ -442,112 +419,13 @@ class Explorer(App[int]):
         places = self.places()
         return [c for c in keys.COMMANDS if c.action == "screen" or keys.available(c, places)]
 
+    def ask(self, ask: Ask) -> None:
+        """Let the user type a line."""
+        self.line.begin(ask)
+
     def footer_keys(self, width: int) -> str:
         labels = {} if self.view is None else self.view.LABELS
         return keys.footer_text(width, self.commands(), labels)
-
-    # A line that is typed.
-
-    def ask(self, ask: Ask) -> None:
-        """Let the user type a line; the view or the frame takes it."""
-        self.asking = ask
-        self.frame_changed()
-
-    def pasted(self, text: str) -> None:
-        if self.asking is not None:
-            self._typed(replace(self.asking, text=self.asking.text + " ".join(text.split())))
-
-    def _type(self, key: str, character: str | None) -> None:
-        ask = self.asking
-        assert ask is not None
-        if key in ("escape", "ctrl+c"):
-            self._cancel(ask)
-        elif key == "enter":
-            self.asking = None
-            self._answer(ask)
-        elif key == "backspace":
-            self._cancel(ask) if not ask.text else self._typed(replace(ask, text=ask.text[:-1]))
-        elif key == "ctrl+u":
-            self._typed(replace(ask, text=""))
-        elif key in ("up", "down") and self.view is not None and ask.kind == "palette":
-            getattr(self.view, f"do_{key}")()
-        elif character is not None and character.isprintable():
-            self._typed(replace(ask, text=ask.text + character))
-        self.frame_changed()
-
-    def _typed(self, ask: Ask) -> None:
-        self.asking = ask
-        view: Any = self.view
-        if ask.kind == "filter":
-            view.set_filter(ask.text)
-        elif ask.kind == "palette":
-            view.set_query(ask.text)
-        elif ask.kind == "search" and ask.text:
-            self.find(ask.text)
-        self.frame_changed()
-
-    def _cancel(self, ask: Ask) -> None:
-        self.asking = None
-        view: Any = self.view
-        if ask.kind == "filter":
-            view.set_filter("")
-        elif ask.kind == "palette":
-            self.do_back()
-        elif ask.kind == "search":
-            self.query_text = self.message = ""
-
-    def _answer(self, ask: Ask) -> None:
-        view: Any = self.view
-        if ask.kind == "search":
-            self.query_text = ask.text
-            self.message = ""
-            if ask.text:
-                self.find(ask.text)
-        elif ask.kind == "palette":
-            view.run_selected()
-        elif ask.kind == "export":
-            self._export(ask.text)
-
-    def find(self, query: str, forward: bool = True, here: bool = True) -> int:
-        """Go to a hit on the shown screen; returns how many there are."""
-        view = self.view
-        number, count = (0, 0) if view is None else view.search(query, forward, here)
-        self.message = f"{number} of {count}: {query}" if count else self._elsewhere_words(query)
-        return count
-
-    def _elsewhere(self, query: str) -> dict[str, int]:
-        """Screens that hold the query, and how often."""
-        from tracer.tui.model.elsewhere import hits_elsewhere
-
-        analysis = self.session.analysis
-        found = {} if analysis is None else hits_elsewhere(analysis, query)
-        return {key: count for key, count in found.items() if key != self.current}
-
-    def _elsewhere_words(self, query: str) -> str:
-        found = self._elsewhere(query)
-        if not found:
-            return f"no {query!r} anywhere"
-        listed = ", ".join(f"{screens.entry(key).words} {n:,}" for key, n in found.items())
-        return f"no {query!r} here; {listed}: n goes there"
-
-    def do_next_hit(self) -> None:
-        """The next hit here; without any here, the first screen that has one."""
-        if self.find(self.query_text, True, False):
-            return
-        there = next(iter(self._elsewhere(self.query_text)), None)
-        if there is not None:
-            from tracer.tui.model.places import SearchFor
-
-            self.leave()
-            self.open_view(there, SearchFor(self.query_text))
-
-    def do_previous_hit(self) -> None:
-        self.find(self.query_text, False, False)
-
-    def can_next_hit(self) -> bool:
-        return bool(self.query_text)
-
-    can_previous_hit = can_next_hit
 
     # Copy, export, help, theme, end.
 
@@ -563,7 +441,8 @@ class Explorer(App[int]):
     def can_export(self) -> bool:
         return self.view is not None and self.view.model is not None
 
-    def _export(self, kind: str) -> None:
+    def export(self, kind: str) -> None:
+        """Write what is shown to a file, and say where."""
         from tracer.tui.export import export_view
 
         view = self.view
@@ -639,19 +518,9 @@ class Explorer(App[int]):
         return name.rstrip("/").rpartition("/")[2] or name
 
     def state_words(self) -> str:
-        words = [] if self.view is None else [self.view.state_words()]
-        if self.session.live:
-            words.insert(0, self._live_words())
+        """The second line of the header: a running capture, then the screen's own words."""
+        words = [self.following.words(), "" if self.view is None else self.view.state_words()]
         return self.look.separator.join(word for word in words if word)
-
-    def _live_words(self) -> str:
-        analysis = self.session.analysis
-        found = 0 if analysis is None else len(analysis.findings)
-        state = "paused" if self.paused else "live"
-        seconds = self.clock() - self.started_s
-        plural = "" if found == 1 else "s"
-        words = (state, f"{seconds:.0f} s", f"{found} finding{plural} so far", "~ is provisional")
-        return self.look.separator.join(words)
 
     @property
     def is_partial(self) -> bool:

@@ -48,9 +48,9 @@ async def polled(driver: Driver, capture: Capture, times: int) -> None:
     """Wait until the capture was asked so often, and the screen shows it."""
     until = capture.asked + times
     while capture.asked < until:
-        driver.explorer._poll()
+        driver.explorer.following.poll()
         await asyncio.sleep(0.01)
-    while driver.explorer._polling:
+    while driver.explorer.following.asking:
         await asyncio.sleep(0.01)
     await driver.settle()
 
@@ -62,7 +62,7 @@ async def test_a_running_capture_is_followed_paused_and_marked_provisional() -> 
         driver = Driver(explorer, pilot)
         assert "waiting for the first step" in driver.text or explorer.view is not None
         while explorer.view is None:
-            explorer._poll()
+            explorer.following.poll()
             await asyncio.sleep(0.01)
         await driver.settle()
         assert "live" in driver.lines[1] and "3 findings so far" in driver.lines[1]
@@ -86,7 +86,7 @@ async def test_rows_stay_under_the_cursor_while_a_capture_grows() -> None:
     async with explorer.run_test(size=(120, 40)) as pilot:
         driver = Driver(explorer, pilot)
         while explorer.view is None:
-            explorer._poll()
+            explorer.following.poll()
             await asyncio.sleep(0.01)
         await driver.settle()
         await driver.press("4", "down", "down")
@@ -156,8 +156,8 @@ async def test_an_error_on_a_thread_ends_the_explorer_with_it() -> None:
             def broken() -> Analysis | None:
                 raise ZeroDivisionError("broken capture")
 
-            driver.explorer.newest = broken
-            driver.explorer._poll()
+            driver.explorer.following.newest = broken
+            driver.explorer.following.poll()
             for _ in range(500):
                 await driver.pilot.pause(0.01)
                 if driver.explorer.crash is not None:

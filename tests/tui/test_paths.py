@@ -251,7 +251,7 @@ async def test_each_command_of_the_palette_has_the_effect_of_its_key(screen: str
 async def begin_again(driver: Driver, start: tuple[str, object], history: list[Left]) -> None:
     """Back to where a test began, nothing remembered."""
     explorer = driver.explorer
-    explorer.asking, explorer.message, explorer.history = None, "", list(history)
+    explorer.line.ask, explorer.message, explorer.history = None, "", list(history)
     explorer.open_view(start[0])
     view = explorer.view
     assert view is not None

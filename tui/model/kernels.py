@@ -180,7 +180,7 @@ def _module_lines(
     paths = analysis.modules["path"].astype(str).tolist()
     folded: Counter[str] = Counter()
     for module in np.flatnonzero(sums).tolist():
-        folded[fold_path(paths[module])] += round(sums[module])
+        folded[fold_path(paths[module])] += round(float(sums[module]))
     many = int((sums > 0).sum())
     lines = [plain(), heading("MODULES", f"{many:,} in all" if many > 1 else "", width)]
     for path, total_ns in folded.most_common(_MOST_MODULES):

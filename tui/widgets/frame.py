@@ -85,7 +85,7 @@ class Footer(Drawn):
 
     def draw(self, width: int, height: int) -> list[Text]:
         app = self.explorer
-        return [self._rule(width), self._prompt(width) if app.asking else self._keys(width)]
+        return [self._rule(width), self._prompt(width) if app.line.ask else self._keys(width)]
 
     def _rule(self, width: int) -> Text:
         app = self.explorer
@@ -97,7 +97,7 @@ class Footer(Drawn):
 
     def _prompt(self, width: int) -> Text:
         app = self.explorer
-        ask = app.asking
+        ask = app.line.ask
         assert ask is not None
         text = app.look.name(ask.text)
         room = max(width - cell_len(ask.label) - 4, 4)

@@ -69,7 +69,7 @@ class View(Drawn):
 
     def _show(self, item: object) -> None:
         if isinstance(item, SearchFor):
-            self.explorer.find(item.query)
+            self.explorer.search.find(item.query)
         else:
             self.show_item(item)
 
