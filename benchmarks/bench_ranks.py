@@ -3,9 +3,9 @@
 Simulates a training job of tensor-parallel groups of 8 and data-parallel groups across them, 8 GPUs
 a host. Each host has a clock of its own, seconds apart and drifting; one rank is late. Each rank is
 written as a small file of the PyTorch profiler. Printed, for 1 and 2 workers and a growing number
-of ranks: seconds, seconds a rank, the rank that was named, the largest error of a clock beside the
-residual. Then the memory of the driver for recordings four times as long, and what is said of a
-missing, a doubled and a truncated rank.
+of ranks: seconds, seconds of all processors (on a busy machine the first say little), the rank that
+was named, the largest error of a clock beside the residual. Then the memory of the driver for
+recordings four times as long, and what is said of a missing, a doubled and a truncated rank.
 
     python benchmarks/bench_ranks.py [ranks]
 """
@@ -153,12 +153,18 @@ def _add(
 # --- measurements --------------------------------------------------------------------------------
 
 
-def measured(folder: Path, workers: int) -> tuple[RankAnalysis, float]:
-    """What is found, and the seconds it took."""
-    begin = time.perf_counter()
+def measured(folder: Path, workers: int) -> tuple[RankAnalysis, float, float]:
+    """What is found, the seconds it took, and those of all processors together."""
+    begin, used = time.perf_counter(), processor_seconds()
     with closing(LocalEngine(workers)) as engine:
         analysis = analyse_ranks([str(folder)], engine).analysis
-    return analysis, time.perf_counter() - begin
+    return analysis, time.perf_counter() - begin, processor_seconds() - used
+
+
+def processor_seconds() -> float:
+    """What this process and its ended children have used."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 def clock_error_ns(job: Job, analysis: RankAnalysis) -> float:
@@ -184,16 +190,16 @@ def named_ranks(analysis: RankAnalysis) -> list[int]:
 def scaling(ranks: int, folder: Path) -> None:
     """Time by ranks and workers; the answer each time."""
     counts = [count for count in (ranks // 8, ranks // 4, ranks // 2, ranks) if count >= 2 * PAIR]
-    print("ranks workers  seconds  ms/rank  late  named  clock error/residual")
+    print("ranks workers  seconds  ms/rank  cpu s  late  named  clock error/residual")
     for count in counts:
         job = simulate(count, steps=6, late=count // 3)
         write_job(job, folder / str(count))
         for workers in (1, 2):
-            analysis, seconds = measured(folder / str(count), workers)
+            analysis, seconds, used = measured(folder / str(count), workers)
             assert analysis.alignment is not None
             error, residual = clock_error_ns(job, analysis), analysis.alignment.residual_ns
             print(
-                f"{count:5} {workers:7} {seconds:8.1f} {1000 * seconds / count:8.1f}  "
+                f"{count:5} {workers:7} {seconds:8.1f} {1000 * seconds / count:8.1f} {used:6.1f}  "
                 f"{job.late:4} {named_ranks(analysis)!s:>6}  {error / 1000:.2f}/"
                 f"{(residual or 0) / 1000:.2f} us",
                 flush=True,
@@ -208,7 +214,7 @@ def damage(folder: Path) -> None:
     shutil.copy(folder / "rank33.json", folder / "rank33.copy.json")
     text = (folder / "rank50.json").read_text()
     (folder / "rank50.json").write_text(text[: len(text) // 2])
-    analysis, _ = measured(folder, 1)
+    analysis, _, _ = measured(folder, 1)
     print(f"\n64 ranks, 9 missing, 33 doubled, 50 cut: named {named_ranks(analysis)}")
     for line in render_ranks(analysis, width=160).split("INTEGRITY", 1)[1].splitlines():
         print("   ", line)
