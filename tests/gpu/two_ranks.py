@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -128,18 +129,19 @@ def measured(name: str, step: Step, out: Path) -> None:
 def bus_bandwidth(size: int) -> float:
     """GB/s on the bus of an all-reduce of two ranks: bytes over seconds, as 2 (n - 1) / n is 1."""
     values = torch.ones(size // 2, device="cuda", dtype=torch.bfloat16)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(41)]
+    event: Any = torch.cuda.Event
+    marks = [event(enable_timing=True) for _ in range(41)]
     for mark in marks:
         dist.all_reduce(values)
         mark.record()
     torch.cuda.synchronize()
     steps = [a.elapsed_time(b) for a, b in pairwise(marks)]
-    return size / statistics.median(steps[10:]) / 1e6
+    return size / float(statistics.median(steps[10:])) / 1e6
 
 
 def graphed(model: Model, x: torch.Tensor) -> Step:
     """The model captured into a CUDA graph, its collectives inside."""
-    stream = torch.cuda.Stream()
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         model(x)
     torch.cuda.synchronize()
