@@ -60,7 +60,8 @@ def _of_what_ran(context: Context, analysis: Analysis) -> pd.DataFrame:
     told = ["kind", "reason", "function"]
     here = set(events[~earlier][told].itertuples(index=False, name=None))
     known = [row in here for row in events[told].itertuples(index=False, name=None)]
-    return events[~earlier | (ran & lasting & ~np.array(known, dtype=bool))]
+    chosen: pd.DataFrame = events[~earlier | (ran & lasting & ~np.array(known, dtype=bool))]
+    return chosen
 
 
 Judge = Callable[[pd.DataFrame], Finding | None]
