@@ -64,7 +64,8 @@ def llama() -> nn.Module:
         use_cache=False,
     )
     with quiet():
-        return transformers.LlamaForCausalLM(config).eval()
+        model: nn.Module = transformers.LlamaForCausalLM(config)
+    return model.eval()
 
 
 IDS = torch.arange(96).reshape(1, 96)
@@ -129,7 +130,8 @@ class Small(nn.Module):
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(torch.nn.functional.gelu(self.up(x))) + x
+        out: torch.Tensor = self.down(torch.nn.functional.gelu(self.up(x))) + x
+        return out
 
 
 def compiled_counters(traced: bool) -> tuple[dict[str, dict[str, int]], torch.Tensor]:
@@ -140,7 +142,8 @@ def compiled_counters(traced: bool) -> tuple[dict[str, dict[str, int]], torch.Te
     compiled = torch.compile(Small(), fullgraph=True)
 
     def run() -> torch.Tensor:
-        return [compiled(torch.ones(size, 8)) for size in (2, 2, 3, 4)][-1]
+        results: list[torch.Tensor] = [compiled(torch.ones(n, 8)) for n in (2, 2, 3, 4)]
+        return results[-1]
 
     with torch.no_grad():
         if traced:
@@ -197,7 +200,8 @@ class Breaking(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
         torch._dynamo.graph_break()
-        return self.second(x)
+        out: torch.Tensor = self.second(x)
+        return out
 
 
 def test_a_graph_break_has_its_reason_and_its_line() -> None:
