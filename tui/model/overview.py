@@ -54,6 +54,7 @@ from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
 WIDE = 100
 _LABEL = 11
 _SHORT = {"gradient_communication": "grad comm"}
+_NARROW = 76
 _CHART_LABEL = 10
 _WIDEST_COLUMN = 8
 _FIRST_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
@@ -239,9 +240,10 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
         return _window_lines(facts, look, width)
     bars = list(_phase_bars(facts))
     titles = ("median", "p95", "steps", "tok/s")
-    numbers = _columns([titles, *(_phase_numbers(facts, one.phase) for one in bars)])
+    rows = [titles, *(_phase_numbers(facts, one.phase) for one in bars)]
+    numbers = _columns([row[:1] if width < _NARROW else row for row in rows])
     room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
-    title = heading("PHASES", "one bar = the time of its steps")
+    title = heading("PHASES", "one bar = the time of its steps" if width >= _NARROW else "")
     title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
     title.text.append(numbers[0], DIM)
     lines = [title]
@@ -311,18 +313,18 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 def legend_lines(look: Look, levels: Sequence[Level], width: int) -> list[Line]:
     """What the signs of a bar stand for: those that occur."""
     page = page_of(look, width)
-    text = Text(" " * GUTTER)
+    work = Text(" " * GUTTER)
     for group in ("attention", "ffn", "communication", "other"):
         if any(level.group_ns(group) for level in levels):
-            text.append(page.block(group), page.style(group)).append(f" {group}  ")
+            work.append(page.block(group), page.style(group)).append(f" {group}  ")
     causes = [p for p in PARTS["overhead"] if any(v.part_ns("overhead", p) for v in levels)]
-    if causes:
-        text.append("idle: ")
-    for cause in causes:
-        entry = f"{CAUSE_LETTERS[cause]} {cause}  "
-        if text.cell_len + len(entry) - 2 <= width:
-            text.append(entry, page.style("overhead"))
-    return [Line(text)]
+    if not causes:
+        return [Line(work)]
+    idle = Text("idle: ")
+    idle.append("  ".join(f"{CAUSE_LETTERS[c]} {c}" for c in causes), page.style("overhead"))
+    if work.cell_len + idle.cell_len <= width:
+        return [Line(work.append_text(idle))]
+    return [Line(work), Line(Text(" " * GUTTER).append_text(idle))]
 
 
 def _step_lines(facts: Facts, look: Look, width: int, step: int, rows: int) -> list[Line]:

@@ -36,6 +36,7 @@ class OverviewView(View):
         self.at = 0  # line of the part
         self.step = 0
         self.top = 0
+        self.moved = False  # until then the answer stays where it is
         self._sheet: tuple[tuple[int, int, int], Sheet] | None = None
 
     @staticmethod
@@ -81,7 +82,7 @@ class OverviewView(View):
 
     def _scroll(self, height: int, count: int) -> None:
         spot = self.selected()
-        if spot is not None:
+        if spot is not None and self.moved:
             # The answer stays on the screen as long as the selected line does.
             self.top = min(self.top, max(spot.y - 1, 0)) if spot.y - 1 >= height else 0
             self.top = max(self.top, spot.y + 2 - height, 0)
@@ -105,6 +106,7 @@ class OverviewView(View):
 
     def _go(self, spot: Spot | None) -> None:
         if spot is not None:
+            self.moved = True
             self.part = spot.part
             mine = [other for other in self.spots() if other.part == spot.part]
             self.at = mine.index(spot)
