@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tracer.analyzers.arguments import Arguments
 from tracer.analyzers.attribution import Work
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.places import folded
 
 MATH, UNFUSED = "math", "unfused"
 _SDPA = re.compile(r"aten::scaled_dot_product_attention$")
@@ -221,3 +222,22 @@ def fused_backends(work: Work) -> dict[str, Longs]:
         if (calls != NONE).any():
             out[backend] = calls[calls != NONE]
     return out
+
+
+def backends_by_site(work: Work) -> dict[str, dict[str, int]]:
+    """Which backend of scaled_dot_product_attention ran where: backend -> module (layers folded,
+    "" outside modules) -> calls. Chains written by hand are none of these."""
+    trace, host = work.trace, work.host
+    named = trace.names_matching(lambda name: _MATH.match(name) is not None)[trace.name_codes]
+    math = host.outermost(named & host.of_kind("operator"))
+    calls = {**fused_backends(work), MATH: np.unique(math[math != NONE])}
+    return {backend: _by_site(work, events) for backend, events in calls.items() if events.size}
+
+
+def _by_site(work: Work, events: Longs) -> dict[str, int]:
+    sites: dict[str, int] = {}
+    modules = work.tree.of_event[events] if work.tree.paths else np.full(events.size, NONE)
+    for module, count in zip(*np.unique(modules, return_counts=True), strict=True):
+        path = "" if module == NONE else folded(work.tree.paths[module] or work.tree.types[module])
+        sites[path] = sites.get(path, 0) + int(count)
+    return sites

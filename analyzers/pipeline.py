@@ -20,6 +20,7 @@ from tracer.analyzers.accounting import (
     settle_steps,
     steps_at,
 )
+from tracer.analyzers.attention_paths import backends_by_site
 from tracer.analyzers.attribution import DIRECTIONS, Attribution, Work, attribute
 from tracer.analyzers.collectives import tabulate_collectives
 from tracer.analyzers.compile_idle import explain_compiling
@@ -220,7 +221,10 @@ def assemble(context: Context) -> Analysis:
 def _facts(context: Context) -> dict[str, Any]:
     """What is known of the run, and the layers of the model where the trace shows them."""
     patterns = context.attribution.patterns
-    seen = patterns[0].facts if patterns else {}
+    seen: dict[str, Any] = dict(patterns[0].facts) if patterns else {}
+    ran = backends_by_site(context.work)
+    if ran:
+        seen["attention_ran"] = ran
     return {**seen, **context.work.trace.meta.facts}
 
 

@@ -12,7 +12,7 @@ from tracer.analysis import BUCKETS, Analysis, RuleResult
 from tracer.analyzers.attention_arguments import AttentionCalls, refused_backends
 from tracer.analyzers.attention_gain import Gain, Judged, Slow, gain_of, signature_of
 from tracer.analyzers.attention_notes import BACKENDS, NOTE, second_best
-from tracer.analyzers.attention_paths import MATH, AttentionCall, slow_rows
+from tracer.analyzers.attention_paths import MATH, AttentionCall, backends_by_site, slow_rows
 from tracer.analyzers.framework_words import quoted
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.judging import milliseconds, ratio_of, severity_of, verdict
@@ -22,6 +22,7 @@ from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.attention"
 _NO_SDPA = "offers no sdpa"
+_MOST_SITES = 8
 
 
 def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
@@ -33,8 +34,24 @@ def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
     calls, _ = slow_rows(context.work)
     findings, notes = quoted(context.work.trace, RULE, _fallbacks(judged, calls))
     findings += tuple(second_best(judged))
-    checks = tuple(verdict(rule, findings) for rule in (RULE, NOTE))
+    ran = _ran(context)
+    checks = tuple(verdict(rule, findings, ran) for rule in (RULE, NOTE))
     return RuleResult(findings, checks, notes)
+
+
+def _ran(context: Context) -> str:
+    """Which backend ran where, for the checks: a clean answer names what it is about."""
+    sites = [
+        f"{BACKENDS.get(backend, backend)} ran {_times(count)}{f' in {place}' if place else ''}"
+        for backend, places in backends_by_site(context.work).items()
+        for place, count in places.items()
+    ]
+    more = f" and {len(sites) - _MOST_SITES} more" if len(sites) > _MOST_SITES else ""
+    return "; ".join(sites[:_MOST_SITES]) + more
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _fallbacks(judged: Judged, calls: Sequence[AttentionCall]) -> list[Finding]:

@@ -294,6 +294,17 @@ def test_a_mask_is_a_note(inner: str, length: int, masked: bool, noted: list[str
     assert fallbacks(analysis) == []
 
 
+def test_what_ran_is_named_where_nothing_is_wrong() -> None:
+    """Case 07 b: the fused kernel that ran, and where."""
+    shapes = [[4, 8, 1024, 128]] * 3 + [[]]
+    maker = one_attention("aten::_scaled_dot_product_flash_attention", shapes, ("flash_fwd<x>",))
+    maker.module("layers.3.attn", "Attention", 5, 600)
+    analysis = analyze(maker.build())
+    assert analysis.facts["attention_ran"] == {"flash": {"layers.*.attn": 1}}
+    (check,) = [c for c in analysis.checks if c.rule == "fallback.attention"]
+    assert (check.status, check.reason) == ("clear", "flash ran once in layers.*.attn")
+
+
 def test_before_flash_existed_the_efficient_kernel_is_the_best() -> None:
     inner = "aten::_scaled_dot_product_efficient_attention"
     shapes = [[4, 8, 512, 64]] * 3 + [[]]

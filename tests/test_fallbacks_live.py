@@ -317,11 +317,9 @@ def test_the_line_of_a_live_report() -> None:
         model = decoder("gpt2")
     with torch.no_grad(), trace() as t:
         model(input_ids=torch.randint(64, (1, 8)))
-    text = str(t.report)
-    line = next(line for line in text.splitlines() if "offered here" in line)
-    assert "attention sdpa (asked for: sdpa or nothing)" in line
-    assert "math" in line
-    assert "weights float32" in text
+    text = " ".join(str(t.report).split())
+    assert "attention sdpa (asked for: sdpa or nothing), ran flash · offered here: flash" in text
+    assert "math · weights float32" in text
     assert "offered here" in t.report.html()
     assert t.report["facts"]["attention_backends"]
 

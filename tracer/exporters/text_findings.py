@@ -193,9 +193,10 @@ def _is_live(analysis: Analysis) -> bool:
 
 def _attention_words(facts: Mapping[str, Any]) -> str:
     resolved, asked = facts.get("attention_implementation"), facts.get("attention_requested")
+    ran = f", ran {_flat(facts['attention_ran'])}" if facts.get("attention_ran") else ""
     if not resolved:
-        return "attention: no model with a choice"
-    return f"attention {resolved} (asked for: {asked or UNKNOWN})"
+        return f"attention: no model with a choice{ran}"
+    return f"attention {resolved} (asked for: {asked or UNKNOWN}){ran}"
 
 
 def _dtype_words(dtypes: Any) -> str:
