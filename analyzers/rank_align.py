@@ -26,7 +26,7 @@ _SAME = 3.0
 # From this many calls on a drift is looked for.
 _ENOUGH_FOR_DRIFT = 12
 _QUANTILE = 95
-_COARSE_NS, _FINE_NS = 1000, 1
+_COARSE_NS, _FINE_NS = 1000, 100  # of times in whole microseconds, and of others
 
 
 @dataclass(frozen=True)

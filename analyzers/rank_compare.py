@@ -346,7 +346,7 @@ def _checks(
     partial = "; ".join(note.message for note in notes if note.partial)
     apart = run.alignment.apart
     aligned = (
-        Check(NOT_ALIGNED, "found", f"ranks {', '.join(map(str, apart))} share no collective")
+        Check(NOT_ALIGNED, "found", f"rank {', '.join(map(str, apart))}: no collective is shared")
         if apart
         else Check(NOT_ALIGNED, "clear", run.alignment.basis)
     )

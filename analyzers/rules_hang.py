@@ -50,8 +50,9 @@ def judge_hang(dumps: Sequence[FlightDump]) -> RuleResult:
     if not dumps:
         return RuleResult(checks=(Check(HANG, "not_checked", "no flight-recorder dumps"),))
     by_rank, notes = _by_rank(dumps)
-    stuck = [*_stuck_groups(by_rank), *_stuck_pairs(by_rank)]
-    findings = tuple(_finding(found, by_rank) for found in _roots(stuck, by_rank))
+    counted = _counted(by_rank)
+    stuck = [*_stuck_groups(by_rank, counted), *_stuck_pairs(by_rank)]
+    findings = tuple(_finding(found, by_rank, counted) for found in _roots(stuck, counted))
     ranks = ", ".join(map(str, sorted(by_rank)))
     if findings:
         check = Check(HANG, "found", "")
@@ -82,25 +83,28 @@ def _by_rank(dumps: Sequence[FlightDump]) -> tuple[dict[int, FlightDump], list[N
 # --- what did not complete -----------------------------------------------------------------------
 
 
-def _stuck_groups(dumps: Mapping[int, FlightDump]) -> list[_Stuck]:
+def _stuck_groups(dumps: Mapping[int, FlightDump], counted: Mapping[str, int]) -> list[_Stuck]:
     """For each group its first collective that somebody waits in."""
     calls: dict[str, dict[int, dict[int, FlightEntry]]] = {}
     for rank, dump in dumps.items():
         for entry in dump.entries:
             if not entry.is_p2p and entry.sequence >= 0:
                 calls.setdefault(entry.group, {}).setdefault(rank, {})[entry.sequence] = entry
-    found = (_stuck_group(group, by_rank, dumps) for group, by_rank in calls.items())
+    found = (_stuck_group(group, by_rank, dumps, counted) for group, by_rank in calls.items())
     return [stuck for stuck in found if stuck is not None]
 
 
 def _stuck_group(
-    group: str, calls: Mapping[int, Mapping[int, FlightEntry]], dumps: Mapping[int, FlightDump]
+    group: str,
+    calls: Mapping[int, Mapping[int, FlightEntry]],
+    dumps: Mapping[int, FlightDump],
+    counted: Mapping[str, int],
 ) -> _Stuck | None:
     open_calls = [
         sequence
-        for rank, own in calls.items()
+        for own in calls.values()
         for sequence, entry in own.items()
-        if not _is_done(entry, dumps[rank])
+        if not _is_done(entry, counted)
     ]
     if not open_calls:
         return None
@@ -114,11 +118,26 @@ def _stuck_group(
     return _Stuck(group, description, sequence, entries, missing, silent)
 
 
-def _is_done(entry: FlightEntry, dump: FlightDump) -> bool:
-    """Whether a call ended. Some backends count what ended and leave the entries as they were."""
-    return entry.completed or (
-        not entry.is_p2p and entry.sequence <= dump.last_completed.get(entry.group, -1)
-    )
+def _is_done(entry: FlightEntry, counted: Mapping[str, int]) -> bool:
+    """Whether a call ended, by its state or, in a group of which only counts are kept, by those."""
+    return entry.completed or (not entry.is_p2p and entry.sequence <= counted.get(entry.group, -1))
+
+
+def _counted(dumps: Mapping[int, FlightDump]) -> dict[str, int]:
+    """The last call that ended, of groups whose entries stay as they were scheduled: some backends
+    count what ended instead. What one rank counts, all have called."""
+    stateful = {
+        entry.group
+        for dump in dumps.values()
+        for entry in dump.entries
+        if entry.state != "scheduled" and not entry.is_p2p
+    }
+    counted: dict[str, int] = {}
+    for dump in dumps.values():
+        for group, last in dump.last_completed.items():
+            if group not in stateful:
+                counted[group] = max(last, counted.get(group, -1))
+    return counted
 
 
 def _reached(
@@ -195,9 +214,9 @@ def _pair(entry: FlightEntry) -> tuple[int, int] | None:
 # --- which of them is the cause ------------------------------------------------------------------
 
 
-def _roots(stuck: Sequence[_Stuck], dumps: Mapping[int, FlightDump]) -> list[_Stuck]:
+def _roots(stuck: Sequence[_Stuck], counted: Mapping[str, int]) -> list[_Stuck]:
     """Calls that wait for no rank that is itself stuck in another; all of them in a circle."""
-    waiting = {rank for found in stuck for rank in _waiting(found, dumps)}
+    waiting = {rank for found in stuck for rank in _waiting(found, counted)}
     roots = [found for found in stuck if not waiting.intersection(found.missing)]
     if roots or not stuck:
         return roots
@@ -205,8 +224,8 @@ def _roots(stuck: Sequence[_Stuck], dumps: Mapping[int, FlightDump]) -> list[_St
     return [first]
 
 
-def _waiting(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> list[int]:
-    return sorted(rank for rank, e in stuck.entries.items() if not _is_done(e, dumps[rank]))
+def _waiting(stuck: _Stuck, counted: Mapping[str, int]) -> list[int]:
+    return sorted(rank for rank, e in stuck.entries.items() if not _is_done(e, counted))
 
 
 def _created(stuck: _Stuck) -> int:
@@ -241,9 +260,9 @@ def _sizes(entry: FlightEntry) -> tuple[Any, ...]:
 # --- in words ------------------------------------------------------------------------------------
 
 
-def _finding(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> Finding:
-    waiting = _waiting(stuck, dumps)
-    others = {rank for rank in stuck.missing if _is_waiting_elsewhere(rank, stuck, dumps)}
+def _finding(stuck: _Stuck, dumps: Mapping[int, FlightDump], counted: Mapping[str, int]) -> Finding:
+    waiting = _waiting(stuck, counted)
+    others = {rank for rank in stuck.missing if _is_waiting_elsewhere(rank, stuck, dumps, counted)}
     cause = _cause(stuck, bool(others))
     place = _place(stuck, waiting)
     return Finding(
@@ -257,9 +276,11 @@ def _finding(stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> Finding:
     )
 
 
-def _is_waiting_elsewhere(rank: int, stuck: _Stuck, dumps: Mapping[int, FlightDump]) -> bool:
+def _is_waiting_elsewhere(
+    rank: int, stuck: _Stuck, dumps: Mapping[int, FlightDump], counted: Mapping[str, int]
+) -> bool:
     return any(
-        not _is_done(entry, dumps[rank])
+        not _is_done(entry, counted)
         and (entry.group, entry.sequence) != (stuck.group, stuck.sequence)
         for entry in dumps[rank].entries
     )

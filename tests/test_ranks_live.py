@@ -44,18 +44,42 @@ dist.destroy_process_group()
 """
 
 
-def run_ranks(folder: Path, late: int) -> Path:
+HANGING = """
+import sys, time
+import torch, torch.distributed as dist
+from tracer import trace
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+values = torch.ones(64)
+
+def reduce_all():
+    dist.all_reduce(values)  # the line
+
+with trace(metrics=False, detail="light", watchdog={"seconds": 1.5, "directory": sys.argv[1]}) as t:
+    for number in range(6):
+        with t.step("train"):
+            if number == 5 and dist.get_rank() == 1:
+                time.sleep(8)
+            reduce_all()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder: Path, late: int, program: str = PROGRAM) -> Path:
     """Two gloo ranks on the loopback interface, on a port that is free."""
     script = folder / "program.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     saved = folder / "saved"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_FR_BUFFER_SIZE": "100"}
     outcome = subprocess.run(
         [*launch, str(script), str(saved), str(late)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        env={**os.environ, **settings},
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr[-2000:]
@@ -87,3 +111,18 @@ def test_the_planted_rank_is_named(tmp_path: Path, late: int) -> None:
     assert shifted.alignment is not None
     residual = shifted.alignment.residual_ns or 0
     assert shifted.alignment.clocks[1].offset_ns == pytest.approx(2 * SECOND, abs=residual + 1e6)
+
+
+@pytest.mark.slow
+def test_the_watchdog_shows_who_does_not_come(tmp_path: Path) -> None:
+    saved = run_ranks(tmp_path, 1, HANGING)
+    names = {path.name for path in saved.iterdir()}
+    dumps = {f"flight_recorder_rank_{rank}" for rank in (0, 1)}
+    assert names == dumps | {f"stacks_rank_{rank}.txt" for rank in (0, 1)}
+    (finding,) = compared(saved).findings
+    assert finding.rule == "comm.hang"
+    assert (finding.detail["rank"], finding.detail["waiting"]) == (1, [0])
+    assert (finding.where.file or "").endswith("program.py")
+    line = HANGING.splitlines().index("    dist.all_reduce(values)  # the line") + 1
+    assert finding.where.line == line
+    assert "reduce_all" in (saved / "stacks_rank_0.txt").read_text()
