@@ -19,6 +19,7 @@ from tracer.rank_analysis import ROW, KindTotal, Lane, RankSummary, Rows
 
 # Steps whose times a summary keeps.
 MOST_STEPS = 4096
+_MOST_WRITTEN = 16
 _IDLE = tuple(
     code for code, bucket in enumerate(BUCKETS) if bucket[0] == "overhead" and code != TRANSFER
 )
@@ -59,7 +60,6 @@ def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummar
         kinds=tuple(_kinds(collectives)[1]),
         totals=_totals(rows, len(_kinds(collectives)[1])),
         group_sizes=_group_sizes(collectives),
-        named_groups=tuple(meta.process_groups),
         findings=analysis.findings,
         checks=analysis.checks,
         notes=analysis.notes,
@@ -185,7 +185,9 @@ def _key(
 
 
 def _written(members: tuple[int, ...]) -> str:
-    return ",".join(map(str, members))
+    """The members as part of a key: as they are, or a digest where they are many."""
+    text = ",".join(map(str, members))
+    return text if len(members) <= _MOST_WRITTEN else f"{len(members)}:{zlib.crc32(text.encode())}"
 
 
 def _pair(direction: str, peer: int, members: tuple[int, ...], rank: int | None) -> str:
@@ -206,7 +208,8 @@ def _members(analysis: Analysis) -> dict[str, tuple[int, ...]]:
             found[str(group.get("pg_name", ""))] = tuple(ranks)
     groups = analysis.collectives["group"].tolist()
     for group, ranks in set(zip(groups, analysis.collectives["ranks"].tolist(), strict=True)):
-        found[group] = parse_ranks(ranks) or found.get(group, ())
+        # A long list beside a call is cut; the header's is whole.
+        found[group] = max(parse_ranks(ranks), found.get(group, ()), key=len)
     return found
 
 

@@ -93,7 +93,6 @@ class RankSummary:
     kinds: tuple[tuple[str, str], ...]
     totals: tuple[KindTotal, ...]  # aligned with kinds
     group_sizes: Mapping[str, int]
-    named_groups: tuple[Mapping[str, Any], ...]
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     notes: tuple[Note, ...]
