@@ -26,6 +26,8 @@ class Spans:
     end_ns: Longs
     depth: NDArray[np.int32]
     parent: Longs
+    longest: Longs  # positions, the longest first
+    shortness_ns: Longs  # their lengths as negative numbers, so that they ascend
 
     def __len__(self) -> int:
         return int(self.events.size)
@@ -55,7 +57,9 @@ def spans_of(trace: Trace, events: Longs) -> Spans:
     """Nest the events of one thread; `events` are in order."""
     start, end = trace.start_ns[events], trace.end_ns[events]
     forest = nest(start, end, np.zeros(events.size, dtype=np.int32))
-    return Spans(events, start, end, forest.depth, forest.parent)
+    shortness = start - end
+    longest = np.argsort(shortness, kind="stable").astype(np.int64)
+    return Spans(events, start, end, forest.depth, forest.parent, longest, shortness[longest])
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,14 @@ def _owners(spans: Spans, edges: Longs) -> Longs:
 
 def _wide_enough(spans: Spans, start_ns: int, end_ns: int, least_ns: float) -> Longs:
     first, last = np.searchsorted(spans.start_ns, [start_ns, end_ns]).tolist()
-    lengths = spans.end_ns[first:last] - spans.start_ns[first:last]
-    inside = np.flatnonzero(lengths >= least_ns) + first
+    count = int(np.searchsorted(spans.shortness_ns, -least_ns, side="right"))
+    if count < last - first:
+        # Seen from far, few spans of very many are wide enough: those are looked at alone.
+        inside = np.sort(spans.longest[:count])
+        inside = inside[(inside >= first) & (inside < last)]
+    else:
+        seen = spans.end_ns[first:last] - spans.start_ns[first:last]
+        inside = np.flatnonzero(seen >= least_ns) + first
     around = [at for at in spans.open_at(start_ns - 1) if spans.end_ns[at] > start_ns]
     found: Longs = np.concatenate([np.array(around, dtype=np.int64), inside]).astype(np.int64)
     return found
