@@ -219,7 +219,7 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
     if recorded.gpu and launches and not trace.device_rows.size:
         notes.append(no_device_events(launches))
         _log.warning("tracer: %s: %s", notes[-1].rule, notes[-1].message)
-    compiled = len(recorded.tables.get("compile_events", ()))  # compilers start workers, too
+    compiled = _compiled_meanwhile(recorded)  # compilers start workers, too
     alone = not launches and not trace.device_rows.size and not compiled
     if alone and recorded.children and not len(calls):
         notes.append(no_gpu_work_here(recorded.children))
@@ -230,6 +230,12 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
     if recorded.steps is not None and recorded.steps.nested:
         notes.append(nested_steps(recorded.steps.nested))
     return notes + _unseen_modules(recorded, trace, calls) + _unseen_threads(recorded, trace, calls)
+
+
+def _compiled_meanwhile(recorded: Recorded) -> bool:
+    """Whether a compiler worked while this was recorded: the table also tells of earlier work."""
+    events = recorded.tables.get("compile_events")
+    return events is not None and bool((events["end_ns"] >= recorded.start_ns).any())
 
 
 def _unseen_threads(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> list[Note]:
