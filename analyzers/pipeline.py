@@ -31,7 +31,7 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.kernel_phases import phases_by_kernels
 from tracer.analyzers.ladder import RUNGS
 from tracer.analyzers.modules import read_modules
-from tracer.analyzers.observer import NOT_OBSERVED, observe
+from tracer.analyzers.observer import not_observed, observe
 from tracer.analyzers.roles import Roles
 from tracer.analyzers.steps import HostStep, find_steps
 from tracer.analyzers.tables import (
@@ -213,8 +213,8 @@ def assemble(context: Context) -> Analysis:
         + work.notes
         + tuple(context.attribution.notes)
         + integrity_notes(work, plan.host if plan.found else []),
-        observer=observe(work.trace, steps, charges),
-        observer_reason=NOT_OBSERVED,
+        observer=(observer := observe(work.trace, steps, charges)),
+        observer_reason=not_observed(work.trace, observer),
     )
 
 

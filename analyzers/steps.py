@@ -241,14 +241,15 @@ def _live_calls(trace: Trace) -> list[_Call]:
         if row["part"] == "encoder" and row["generation"] >= 0:
             pending[thread] = start
             continue
-        phase = _call_phase(row["tokens"], row["cached"], row["graded"], row["generation"])
+        phase = call_phase(row["tokens"], row["cached"], row["graded"], row["generation"])
         calls.append(
             _Call(row["type"], start, row["end_ns"], thread, row["batch"], row["tokens"], phase)
         )
     return calls
 
 
-def _call_phase(tokens: int, cached: int, graded: int, generation: int) -> str:
+def call_phase(tokens: int, cached: int, graded: int, generation: int) -> str:
+    """The phase of a call of a root, from what the recorder saw of it."""
     if graded == 1:
         return "forward"
     if cached == 1 and tokens == 1:

@@ -229,6 +229,21 @@ class ProfilerSession:
         self._set(state)
 
     @property
+    def waits(self) -> bool:
+        """Whether nothing of the profiler is active: not yet as its schedule says, or not at all."""
+        if self.state is State.NEW:
+            return True
+        return self.state is State.WAITING and self._is_idle(self._step)
+
+    @property
+    def waits_next(self) -> bool:
+        """The same of the step after this one."""
+        return self.state is State.WAITING and self._is_idle(self._step + 1)
+
+    def _is_idle(self, step: int) -> bool:
+        return self._schedule is not None and self._schedule(step) is ProfilerAction.NONE
+
+    @property
     def recorded(self) -> bool:
         """Whether there is something to export."""
         return self.state is State.DONE

@@ -47,7 +47,8 @@ def phases_of(program: Callable[[], object]) -> dict[str, int]:
     """Steps of each phase in the report of a program, traced."""
     with trace() as t:
         program()
-    return {name: phase["steps"] for name, phase in t.report["phases"].items()}
+    found = t.report["phases"].items()
+    return {name: phase["steps"] for name, phase in found if "part_of" not in phase}
 
 
 def generate(model: Any, ids: torch.Tensor, **options: Any) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.capture_notes import (
+    calibrated_only,
     failed,
     interrupted,
     limit_reached,
@@ -40,6 +41,7 @@ from tracer.collectors import (
 )
 from tracer.collectors.announced_steps import Announced, Step, StepLog
 from tracer.collectors.attention_facts import AttentionCalls
+from tracer.collectors.calibration import WAITING_STEPS, Calibration
 from tracer.collectors.compile_events import CompileEvents
 from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
 from tracer.collectors.fallback_logs import FallbackLogs
@@ -108,6 +110,7 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     yields_to_traces: bool = False  # another trace() ends this one instead of being refused
     watchdog: WatchdogOptions | None = None  # what to do when a step takes too long
+    calibrate: bool = False  # measure a few steps before the profiler starts
 
 
 @dataclass
@@ -127,6 +130,8 @@ class Recorded:
     children: list[int] = field(default_factory=list)
     captures: int = 0  # of CUDA graphs
     node_annotations: dict[int, str] = field(default_factory=dict)  # of their nodes
+    unprofiled: list[tuple[int, int]] = field(default_factory=list)  # steps without the profiler
+    steps_announced: bool = False
     gpu: bool = False
     scheduled: bool = False
     refused: bool = False  # something else was active
@@ -148,6 +153,7 @@ class Capture:
         self._ranges: ModuleRanges | None = None
         self._device_steps: DeviceSteps | None = None
         self._watchdog: Watchdog | None = None
+        self._calibration: Calibration | None = None
         self._steps_announced = False
         self._sources: list[Source] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
@@ -241,8 +247,15 @@ class Capture:
             schedule=self._options.schedule,
             on_state=self._state_changed,
         )
+        if self._options.calibrate or self._options.schedule is not None:
+            self._calibration = Calibration(gpu=self.recorded.gpu)
+        if not self._options.calibrate:
+            self._begin_profiler(self._session)
+        self._calibrate_step(self._options.schedule is not None)
+
+    def _begin_profiler(self, session: ProfilerSession) -> None:
         try:
-            self._session.start()
+            session.start()
         except CaptureError:
             raise
         except Exception as error:  # the profiler's own: without it there are still steps
@@ -270,8 +283,9 @@ class Capture:
         return self._steps.begin(name, phase, caller)
 
     def step_begins(self) -> None:
+        self._steps_announced = True
+        self._calibrate_step()
         if self._watchdog is not None:
-            self._steps_announced = True
             self._watchdog.begin()
         if self._device_steps is not None:
             self._mark(self._device_steps.begin, "step")
@@ -282,11 +296,35 @@ class Capture:
         if self._device_steps is not None:
             self._mark(self._device_steps.end, "step")
         if self._session is not None and not self._ended:
+            if self._options.schedule is not None and not self._session.waits_next:
+                self._end_calibration()
             with self._guarded("the schedule"):
                 self._session.step()
         self._look_at_limits(time.time_ns())
 
+    def _calibrate_step(self, counts: bool = True) -> None:
+        """A step begins: time it while the profiler waits, and start one that waits for this."""
+        calibration, session = self._calibration, self._session
+        if calibration is None or session is None or not session.waits or not counts:
+            return
+        with self._guarded("the measurement without the profiler"):
+            calibration.mark()
+            if self._options.calibrate and calibration.steps > WAITING_STEPS:
+                self._end_calibration()
+                self._begin_profiler(session)
+
+    def _end_calibration(self) -> None:
+        if self._calibration is None or self._calibration.closed:
+            return
+        with self._guarded("the measurement without the profiler"):
+            if not self._options.calibrate and self._calibration.steps:
+                self._calibration.mark()
+            self.recorded.unprofiled = self._calibration.close()
+            self.recorded.steps_announced = self._steps_announced
+
     def root_begins(self) -> None:
+        if self._options.calibrate and not self._steps_announced:
+            self._calibrate_step()
         # Where the program announces no steps, each call of its model is one.
         if self._watchdog is not None and not self._steps_announced:
             self._watchdog.begin()
@@ -365,6 +403,7 @@ class Capture:
         self._stop_sources()
         _release(self)
         self._note_schedule()
+        self._note_calibration()
 
     @property
     def forked(self) -> bool:
@@ -406,6 +445,12 @@ class Capture:
         for source in reversed(self._sources):  # a hook that stands on another goes first
             with self._guarded(f"the source {type(source).__name__}"):
                 source.close()
+
+    def _note_calibration(self) -> None:
+        session = self._session
+        if self._options.calibrate and session is not None and not session.recorded:
+            begun = 0 if self._calibration is None else self._calibration.steps
+            self._warn(calibrated_only(begun, WAITING_STEPS))
 
     def _note_schedule(self) -> None:
         if self._session is None or self._options.schedule is None:

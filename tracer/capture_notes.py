@@ -59,6 +59,16 @@ def steps_missed(wanted: int, complete: int, announced: int, *, recorded: bool) 
     return Note("capture.no_steps", message, complete, detail, partial=True)
 
 
+def calibrated_only(steps: int, needed: int) -> Note:
+    """The block ended while steps were still measured without the profiler."""
+    message = (
+        f"calibrate=True measures {needed} steps before it records, and the block began {steps}: "
+        "let the loop run longer, or leave calibrate out"
+    )
+    detail = {"measured": steps, "needed": needed}
+    return Note("capture.no_steps", message, 0, detail, partial=True)
+
+
 def no_gpu_work_here(children: Sequence[int]) -> Note:
     """The work is done by other processes."""
     pids = ", ".join(map(str, children))

@@ -283,7 +283,14 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "function": "text",
         },
         # Live only. Steps of the same loop that ran without the profiler, for the observer effect.
-        "unprofiled_steps": {"start_ns": "int64", "end_ns": "int64"},
+        # From the beginning of one to that of the next. phase: of the first call of a model in it,
+        # "" unknown; calls: 1 where each call of a model counts as a step, 0 for announced steps.
+        "unprofiled_steps": {
+            "start_ns": "int64",
+            "end_ns": "int64",
+            "phase": "text",
+            "calls": "int32",
+        },
     }
 )
 

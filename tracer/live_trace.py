@@ -129,13 +129,29 @@ def _recorded_steps(recorded: Recorded, steps: list[Announced]) -> list[Announce
 
 
 def _unprofiled(recorded: Recorded, calls: pd.DataFrame) -> pd.DataFrame:
-    """Steps before the schedule began to record. On a GPU their end on the host says nothing."""
-    steps = [] if recorded.gpu else _announced(recorded, np.sort(calls["start_ns"].to_numpy()))
-    before = [s for s in steps if s.end_ns <= recorded.start_ns]
+    """Steps that ran before the profiler did, with the phase of the call that each is."""
+    starts = [start for start, _ in recorded.unprofiled]
+    at = np.searchsorted(calls["start_ns"].to_numpy(), np.array(starts, dtype=np.int64))
     return make_table(
         SIDE_TABLES["unprofiled_steps"],
-        {"start_ns": [s.start_ns for s in before], "end_ns": [s.end_ns for s in before]},
+        {
+            "start_ns": starts,
+            "end_ns": [end for _, end in recorded.unprofiled],
+            "phase": [""] * len(starts) if recorded.steps_announced else _phases(calls, at),
+            "calls": [int(not recorded.steps_announced)] * len(starts),
+        },
     )
+
+
+def _phases(calls: pd.DataFrame, rows: Longs) -> list[str]:
+    """The phase of these calls; of one beyond the last that of the last."""
+    if not len(rows) or not len(calls):
+        return [""] * len(rows)
+    from tracer.analyzers.steps import call_phase
+
+    chosen = calls.iloc[np.minimum(rows, len(calls) - 1)]
+    facts = zip(*(chosen[c] for c in ("tokens", "cached", "graded", "generation")), strict=True)
+    return [call_phase(*map(int, values)) for values in facts]
 
 
 def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame) -> Trace:

@@ -48,6 +48,7 @@ def trace(
     `detail`: "light", "kernels", "modules" or "full". `schedule`: a `torch.profiler.schedule`,
     which `t.step()` moves on. `out`: a directory to save the run in. `metrics`: sample the counters
     of the devices. `limits`: when the recording ends by itself, `seconds` and `free_memory_ratio`.
+    `calibrate`: time a few steps before the profiler starts, to tell what it adds to them.
     `otlp`: send the run to an OpenTelemetry collector when it has ended, from a thread of its own:
     an address, arguments of `t.export_otlp`, or True for what the `OTEL_…` variables say.
     `watchdog`: seconds a step may take, or `{"seconds": …, "directory": …}`; when one takes longer,
@@ -60,6 +61,7 @@ def trace(
         "schedule": schedule,
         "metrics": metrics,
         "limits": limits,
+        "calibrate": bool(calibrate),
         "watchdog": _watchdog_options(watchdog),
     }
     return Recording(options, None if out is None else Path(out), _live_export(otlp))
@@ -90,8 +92,10 @@ def _check(model: Any, detail: Any, schedule: Any, calibrate: Any) -> None:
         raise UsageError("schedule: give a torch.profiler.schedule(wait=…, warmup=…, active=…)")
     if schedule is not None and detail == "light":
         raise UsageError("detail 'light' uses no profiler: there is nothing to schedule")
-    if calibrate:
-        raise UsageError("calibrate=True is not available in this version")
+    if calibrate and schedule is not None:
+        raise UsageError("calibrate=True and a schedule: its wait steps are measured anyway")
+    if calibrate and detail == "light":
+        raise UsageError("detail 'light' uses no profiler: there is nothing to calibrate")
 
 
 class Recording:
