@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from tests.live_models import OwnModel, prompt, quiet
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
-from tracer.collectors import compile_events
+from tracer.collectors import compile_events, compiler_interfaces
 from tracer.recorder import Recording
 
 pytestmark = pytest.mark.slow
@@ -228,3 +228,12 @@ def test_layers_compiled_one_by_one_keep_their_own_names() -> None:
 
 
 PARTS = ("attention", "mlp")
+
+
+def test_interfaces_of_the_compiler_are_listed_for_the_doctor() -> None:
+    listed = compiler_interfaces.private_interfaces()
+    assert {interface.name for interface in listed} >= {
+        "torch._dynamo.output_graph.OutputGraph.call_user_compiler",
+        "torch._inductor.codecache.PyCodeCache.modules",
+    }
+    assert all(interface.found and interface.fallback for interface in listed)

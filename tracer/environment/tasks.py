@@ -191,6 +191,9 @@ def _profiler(torch: Any) -> None:
     reply(profiler_host_rows=len(events) - rows, profiler_device_rows=rows, profiler_cuda=cuda)
 
 
+_INTERFACE_ROOMS = ("torch_private", "compiler_interfaces")
+
+
 def interfaces_task(_: str) -> Callable[[Any], None]:
     return _interfaces
 
@@ -199,8 +202,8 @@ def _interfaces(torch: Any) -> None:
     """Ask the live capture which private interfaces of torch it found; it may not be there."""
     del torch
     try:
-        private = importlib.import_module("tracer.collectors.torch_private")
-        listed = private.private_interfaces()
+        rooms = [importlib.import_module(f"tracer.collectors.{name}") for name in _INTERFACE_ROOMS]
+        listed = [interface for room in rooms for interface in room.private_interfaces()]
     except (ImportError, AttributeError) as error:
         reply(interfaces=None, reason=str(error))
         return

@@ -1,0 +1,55 @@
+"""Private interfaces of torch's compiler and of its CUDA graphs that a trace uses, for the doctor.
+
+Loads the compiler, which a trace never does.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import torch
+
+from tracer.collectors.torch_private import Interface
+
+_PARTS = "time of compiled code is divided by the parameters and the source lines of its modules"
+_KERNELS = "launches of compiled code are placed by their names and their order alone"
+# Module, what is used of it, and what a trace does without.
+_COMPILER: tuple[tuple[str, str, str], ...] = (
+    ("torch._dynamo.output_graph", "OutputGraph.call_user_compiler", _PARTS),
+    ("torch._inductor.config", "trace.provenance_tracking_level", _PARTS),
+    ("torch._inductor.output_code", "CompiledFxGraph.__init__", _PARTS),
+    ("torch._inductor.output_code", "CompiledFxGraph.post_compile", _KERNELS),
+    ("torch._inductor.output_code", "CompiledFxGraph.__call__", _KERNELS),
+    (
+        "torch._inductor.codecache",
+        "PyCodeCache.modules",
+        "C++ kernels that the compiler generates are one region",
+    ),
+)
+_MISSING = object()
+
+
+def private_interfaces() -> list[Interface]:
+    """Every private interface of the compiler and of graphs in use."""
+    listed = [
+        Interface(f"{module}.{name}", _has(module, name), fallback)
+        for module, name, fallback in _COMPILER
+    ]
+    if hasattr(torch._C, "_CUDAGraph"):
+        found = _has("torch.cuda", "CUDAGraph.capture_end")
+        fallback = "a later trace does not know what a captured graph holds"
+        listed.append(Interface("torch.cuda.CUDAGraph.capture_end", found, fallback))
+    return listed
+
+
+def _has(module: str, name: str) -> bool:
+    try:
+        owner: Any = importlib.import_module(module)
+    except ImportError:
+        return False
+    found = functools.reduce(
+        lambda holder, part: getattr(holder, part, _MISSING), name.split("."), owner
+    )
+    return found is not _MISSING
