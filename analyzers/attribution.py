@@ -455,6 +455,8 @@ _ADDS = ("aten::add", "aten::add_", "aten::copy_", "aten::mul", "aten::addcmul")
 
 
 def _in_attention(own: str, operator: str, kernel: KernelName, place: int) -> Part:
+    if kernel.category in ("dequantize", "quantize"):
+        return "attention", "dequantize"
     if own in ("norm", "rope", "linear"):
         return "attention", "projection" if own == "linear" else own
     role = operator_role(operator)
@@ -465,8 +467,6 @@ def _in_attention(own: str, operator: str, kernel: KernelName, place: int) -> Pa
         "kv_cache_write": "kv_cache",
         "rope": "rope",
         "norm": "norm",
-        "dequantize": "projection",
-        "quantize": "projection",
     }.get(kernel.category)
     if by_kernel:
         return "attention", by_kernel
@@ -482,6 +482,8 @@ def _in_attention(own: str, operator: str, kernel: KernelName, place: int) -> Pa
 
 
 def _in_mixer(own: str, operator: str, kernel: KernelName, place: int) -> Part:
+    if kernel.category in ("dequantize", "quantize"):
+        return "attention", "dequantize"
     if own == "norm":
         return "attention", "norm"
     return "attention", "projection" if own == "linear" else "mixer"

@@ -33,9 +33,11 @@ _ACTIVATION = label("ffn", "activation")
 _ROUTER = label("ffn", "router")
 _EXPERTS = label("ffn", "experts")
 _DEQUANTIZE = label("ffn", "dequantize")
+_ATTENTION_DEQUANTIZE = label("attention", "dequantize")
 _FFN_NORM = label("ffn", "norm")
 
-_GEMM = b"GgbQq"
+_GEMM = b"Ggb"
+_DEQUANTIZING = b"Qq"
 _ROTATING = b"m-tDoe"
 _ROUTING = b"RTx"
 
@@ -111,6 +113,8 @@ class Painter:
 def _attention(letter: int, rest: int) -> int:
     if letter in _GEMM:
         return _PROJECTION
+    if letter in _DEQUANTIZING:
+        return _ATTENTION_DEQUANTIZE
     if letter in NORMS:
         return _ATTENTION_NORM
     if letter in b"Kkx":
@@ -121,9 +125,9 @@ def _attention(letter: int, rest: int) -> int:
 
 
 def _dense(letter: int) -> int:
-    if letter in b"Qq":
+    if letter in _DEQUANTIZING:
         return _DEQUANTIZE
-    if letter in b"Ggb":
+    if letter in _GEMM:
         return _FFN_PROJECTION
     return _FFN_NORM if letter in NORMS else _ACTIVATION
 

@@ -22,7 +22,7 @@ _PARTS = {
         "GEMM": "projection",
         "SPLITK": "projection",
         "NORM": "norm",
-        "QUANT": "projection",
+        "QUANT": "dequantize",
     },
     "ffn": {
         "GEMM": "projection",

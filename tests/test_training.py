@@ -131,6 +131,7 @@ def test_dequantizing_counts_in_its_block_in_both_directions(shared: Path) -> No
         for direction in ("forward", "backward")
         for group in ("attention", "ffn")
     }
+    assert {BUCKETS[bucket][1] for bucket in rows["bucket"]} == {"dequantize"}
     assert (rows["module"] >= 0).all()
 
 

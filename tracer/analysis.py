@@ -19,7 +19,7 @@ from tracer.findings import Check, Finding
 GROUPS: tuple[str, ...] = ("attention", "ffn", "communication", "overhead", "other")
 PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "attention": ("projection", "rope", "kv_cache", "core", "mixer", "norm"),
+        "attention": ("projection", "rope", "kv_cache", "core", "mixer", "dequantize", "norm"),
         "ffn": ("projection", "activation", "router", "experts", "dequantize", "norm"),
         "communication": (
             "all_reduce",

@@ -10,6 +10,7 @@ _WEIGHTS_DECODE = (
 _MATMUL = (
     "These are matrix products: only a lower precision, fewer tokens or a faster GPU cuts them"
 )
+_MULTIPLY_QUANTIZED = "Use a kernel that multiplies the quantized weights directly"
 _FUSE = "These are many small kernels: fuse them, for example with torch.compile"
 
 # What to change when this part takes the most time.
@@ -22,6 +23,7 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
         "a fused kernel (flash attention) where none ran"
     ),
     ("attention", "mixer"): "A fused scan kernel for the mixer cuts it most",
+    ("attention", "dequantize"): _MULTIPLY_QUANTIZED,
     ("attention", "norm"): _FUSE,
     ("ffn", "projection"): _MATMUL,
     ("ffn", "activation"): _FUSE,
@@ -30,7 +32,7 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
         "More tokens for each expert (a larger batch) and lower precision cut it; a loop over the "
         "experts is better grouped into one kernel"
     ),
-    ("ffn", "dequantize"): "Use a kernel that multiplies the quantized weights directly",
+    ("ffn", "dequantize"): _MULTIPLY_QUANTIZED,
     ("other", "norm"): _FUSE,
     ("other", "embedding"): _FUSE,
     ("other", "lm_head"): "Compute logits for the last token alone, or quantize the head",
