@@ -230,7 +230,7 @@ class ProfilerSession:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing of the profiler is active: not yet as its schedule says, or not at all."""
+        """Whether nothing of the profiler is active: not yet, as its schedule says, or at all."""
         if self.state is State.NEW:
             return True
         return self.state is State.WAITING and self._is_idle(self._step)
