@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tracer.analysis import Analysis
-from tracer.analyzers.graph_maps import with_captures
-from tracer.analyzers.idle_causes import explain_idle
-from tracer.analyzers.pipeline import Explain, Rule, run_pipeline
-from tracer.analyzers.rules_attention import judge_attention
-from tracer.analyzers.rules_comm import judge_communication
-from tracer.analyzers.rules_compile import judge_compile
-from tracer.analyzers.rules_cpu import judge_cpu_pauses
-from tracer.analyzers.rules_gaps import judge_gaps
-from tracer.analyzers.rules_matmul import judge_matmul
-from tracer.analyzers.rules_moe import judge_moe
-from tracer.analyzers.rules_placement import judge_placement
-from tracer.analyzers.rules_quantized import judge_quantized
-from tracer.analyzers.rules_sync import judge_allocator, judge_waits
+from tracer.analyzers.context import Explain, Rule
+from tracer.analyzers.graphs.maps import with_captures
+from tracer.analyzers.idle.causes import explain_idle
+from tracer.analyzers.pipeline import run_pipeline
+from tracer.analyzers.rules.attention import judge_attention
+from tracer.analyzers.rules.comm import judge_communication
+from tracer.analyzers.rules.compile import judge_compile
+from tracer.analyzers.rules.cpu import judge_cpu_pauses
+from tracer.analyzers.rules.gaps import judge_gaps
+from tracer.analyzers.rules.matmul import judge_matmul
+from tracer.analyzers.rules.moe import judge_moe
+from tracer.analyzers.rules.placement import judge_placement
+from tracer.analyzers.rules.quantized import judge_quantized
+from tracer.analyzers.rules.sync import judge_allocator, judge_waits
 from tracer.events import Trace
 
 EXPLAIN: Explain = explain_idle

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracer.analyzers.attribution import Work
+from tracer.analyzers.collecting import device_part_cut
+from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE
-from tracer.analyzers.steps import HostStep
-from tracer.analyzers.work import device_part_cut
+from tracer.analyzers.steps.finder import HostStep
 from tracer.events import Note
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from tracer.analyzers.kernel_table import CATEGORIES, TOKENS, KernelName, describe
+from tracer.analyzers.names.kernel_table import CATEGORIES, TOKENS, KernelName, describe
 from tracer.errors import InputError, TracerError, UsageError
 
 __all__ = ["CATEGORIES", "TOKENS", "KernelName", "Score", "describe", "main", "score"]

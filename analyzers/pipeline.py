@@ -2,87 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE, HOW, TABLES, WORK_CLASSES, Analysis, RuleResult, Window
+from tracer.analysis import BUCKET_CODE, HOW, TABLES, WORK_CLASSES, Analysis, Window
 from tracer.analyzers.accounting import (
     Lanes,
-    Slices,
     cut_window,
     exposure,
     overlapped_total,
     settle_steps,
     steps_at,
 )
-from tracer.analyzers.attention_paths import backends_by_site
-from tracer.analyzers.attribution import DIRECTIONS, Attribution, Work, attribute
-from tracer.analyzers.collectives import tabulate_collectives
-from tracer.analyzers.compile_idle import explain_compiling
-from tracer.analyzers.host import link_launches, read_host
-from tracer.analyzers.idle import CAUSES, Gaps, find_gaps
+from tracer.analyzers.collecting import collect_work, device_part_cut
+from tracer.analyzers.communication.collectives import tabulate_collectives
+from tracer.analyzers.context import Context, Explain, Rule, StepPlan
+from tracer.analyzers.evidence.directions import DIRECTIONS
+from tracer.analyzers.evidence.ladder import attribute
+from tracer.analyzers.facts.host import link_launches, read_host
+from tracer.analyzers.facts.modules import read_modules
+from tracer.analyzers.facts.work import Work
+from tracer.analyzers.gaps import CAUSES, Gaps, find_gaps
+from tracer.analyzers.idle.compiling import explain_compiling
 from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
-from tracer.analyzers.kernel_phases import phases_by_kernels
-from tracer.analyzers.ladder import RUNGS
-from tracer.analyzers.modules import read_modules
-from tracer.analyzers.observer import not_observed, observe
-from tracer.analyzers.roles import Roles
-from tracer.analyzers.steps import HostStep, find_steps
+from tracer.analyzers.rules.attention_paths import backends_by_site
+from tracer.analyzers.steps.finder import HostStep, find_steps
+from tracer.analyzers.steps.kernel_phases import phases_by_kernels
+from tracer.analyzers.steps.observer import not_observed, observe
+from tracer.analyzers.steps.training import training_phases
+from tracer.analyzers.steps.warmup import find_first_use
 from tracer.analyzers.tables import (
     sum_charges,
     summarise_phases,
     tabulate_kernels,
     tabulate_modules,
 )
-from tracer.analyzers.training import training_phases
-from tracer.analyzers.warmup import find_first_use
-from tracer.analyzers.work import collect_work, device_part_cut
 from tracer.events import Trace, make_table, text_column
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """Steps in time: as announced, as measured, and the step of each piece of work (-1 none)."""
-
-    host: list[HostStep]
-    start_ns: Longs
-    end_ns: Longs
-    work_step: Longs
-    found: bool  # False: no step was recognised and the window stands for one
-
-    @property
-    def found_steps(self) -> list[HostStep]:
-        """The steps that were recognised; none when the window stands for one."""
-        return self.host if self.found else []
-
-    @property
-    def window(self) -> tuple[int, int]:
-        return int(self.start_ns[0]), int(self.end_ns.max())
-
-
-@dataclass(frozen=True)
-class Context:
-    """What explains idle and what judges may look at: the recording in its structures, and (for
-    judges) the result so far."""
-
-    work: Work
-    roles: Roles
-    attribution: Attribution
-    lanes: Lanes
-    plan: StepPlan
-    slices: Slices
-    gaps: Gaps
-    analysis: Analysis | None = None
-
-
-Explain = Callable[[Context], Gaps]
-Rule = Callable[[Context, Analysis], RuleResult]
 
 
 def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
@@ -109,7 +69,10 @@ def understand(trace: Trace) -> Context:
     work = collect_work(trace, host, launches, read_modules(trace, host))
     lanes = lanes_of(work)
     plan = plan_steps(work, lanes, find_steps(trace, host, launches))
-    attribution, roles = attribute(work, plan.work_step, RUNGS)
+    attribution, roles = attribute(
+        work,
+        plan.work_step,
+    )
     if plan.found:
         told = phases_by_kernels(work, attribution, plan.host, plan.work_step)
         plan = replace(plan, host=told)

@@ -9,11 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKETS, HOW, TABLES, Phase
-from tracer.analyzers.attribution import Attribution, Work
+from tracer.analyzers.evidence.attribution import Attribution
+from tracer.analyzers.evidence.roles import Roles
+from tracer.analyzers.facts.modules import ModuleTree
+from tracer.analyzers.facts.places import folded
+from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
-from tracer.analyzers.modules import ModuleTree
-from tracer.analyzers.places import folded
-from tracer.analyzers.roles import Roles
 from tracer.events import make_table, text_column
 
 Flags = NDArray[np.bool_]

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 from tests.gpu.decoding import LLAMA_8B, Shape, Step, capture, make_step, warm_up  # noqa: E402
 from tracer import trace  # noqa: E402
 from tracer.analysis import Analysis  # noqa: E402
-from tracer.collectors.calibration import WAITING_STEPS  # noqa: E402
+from tracer.collectors.steps.calibration import WAITING_STEPS  # noqa: E402
 
 WANTED = 0.03
 SCOPES = {"self_attn": "attention", "mlp": "ffn"}

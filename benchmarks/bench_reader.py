@@ -30,7 +30,7 @@ _SHIFTED = re.compile(rb'("(?:ts|correlation|External id|id)": ?)(\d+)')
 _ID_SHIFT, _TS_SHIFT_US = 100_000_000, 60_000_000
 
 READ_OURS = """
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 def read(path): return read_kineto(path, workers={workers})
 """
 READ_PLAINLY = """

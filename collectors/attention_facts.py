@@ -28,7 +28,7 @@ import torch
 from torch.nn import functional
 
 from tracer.collectors import torch_private
-from tracer.collectors.before_compiling import before_compiling, has_compiled
+from tracer.collectors.compiling.before_compiling import before_compiling, has_compiled
 from tracer.events import SIDE_TABLES, make_table, text_column
 
 # Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracer.collectors.module_tree import dtype_name, logical_numel, parameters_of, unwrap
+from tracer.collectors.modules.module_tree import dtype_name, logical_numel, parameters_of, unwrap
 
 # The engine that ran the model, the most telling first: module loaded -> name.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "deepspeed", "transformers")

@@ -160,7 +160,7 @@ FORMATS: tuple[Format, ...] = (
         "kineto",
         "a PyTorch profiler trace",
         _matches(_SPACE + rb"(?:\{|\[\s*(?:\{|\]?\s*$))"),
-        reader="tracer.collectors.kineto:read_kineto",
+        reader="tracer.collectors.kineto.trace:read_kineto",
     ),
     Format(
         "nccl-log",

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tracer.collectors.before_compiling import before_compiling
+from tracer.collectors.compiling.before_compiling import before_compiling
 from tracer.events import SIDE_TABLES, make_table
 
 _MESSAGE = "called a synchronizing"

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from tests.launch_sequences import EAGER
 from tests.make_traces import TraceMaker
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.events import Trace
 
 _COMPARE = EAGER["mul"].replace("MulFunctor<float> >", "CompareFunctor<long>").replace("Binary", "")

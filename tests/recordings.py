@@ -11,7 +11,7 @@ from typing import Any
 from tests.conftest import SHARED
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 
 
 def kineto_files(*folders: str) -> list[Path]:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analyzers.host import read_host
-from tracer.analyzers.steps import capture_ranges
+from tracer.analyzers.facts.host import read_host
+from tracer.analyzers.steps.finder import capture_ranges
 from tracer.events import Trace
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.make_traces import TraceMaker
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
-from tracer.analyzers.rules_comm import without_waiting
+from tracer.analyzers.rules.comm import without_waiting
 from tracer.exporters.json_report import to_report
 from tracer.findings import Finding
 from tracer.sources import open_source

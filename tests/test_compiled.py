@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters
 from tests.live_models import OwnModel, prompt, quiet
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
-from tracer.collectors import compile_events, compiler_interfaces
+from tracer.collectors.compiling import compile_events, compiler_interfaces
 from tracer.recorder import Recording
 
 pytestmark = pytest.mark.slow

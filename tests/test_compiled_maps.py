@@ -12,9 +12,9 @@ from tests.make_traces import TraceMaker
 from tests.test_attribution import parts
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
-from tracer.analyzers.compiled_order import align_kernels, align_operators
-from tracer.collectors.compile_log import CompileLog
-from tracer.collectors.compiled_source import read_source
+from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
+from tracer.collectors.compiling.compile_log import CompileLog
+from tracer.collectors.compiling.compiled_source import read_source
 from tracer.findings import Finding
 
 SOURCE = """

@@ -16,8 +16,8 @@ from tests.recordings import analysis_of, score, truth_of
 from tests.stripped import device_alone, without_captures, without_host_evidence
 from tracer.analysis import BUCKETS, UNATTRIBUTED, Analysis
 from tracer.analyzers import analyze
-from tracer.analyzers.engine_names import EngineStep, parse_engine_range
-from tracer.collectors.kineto import read_kineto
+from tracer.analyzers.names.engine_names import EngineStep, parse_engine_range
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.events import Trace
 
 BARE = [

@@ -22,7 +22,7 @@ from tests.otlp_samples import attributes_of
 from tracer import trace
 from tracer.errors import UsageError
 from tracer.exporters.otlp.context import job_of
-from tracer.live_progress import call_steps
+from tracer.live.progress import call_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 

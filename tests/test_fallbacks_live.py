@@ -22,7 +22,7 @@ from tests.test_idle import found, status
 from tracer import cli, trace
 from tracer.analysis import BUCKETS, Analysis
 from tracer.collectors.attention_facts import AttentionCalls, describe_call
-from tracer.collectors.fallback_logs import FallbackLogs
+from tracer.collectors.logs.fallback_logs import FallbackLogs
 from tracer.events import SIDE_TABLES
 
 ON_CPU = [sample for sample in SAMPLES if not sample.gpu]

@@ -14,14 +14,15 @@ from tests.make_traces import TraceMaker
 from tests.recordings import analysis_of
 from tests.test_attribution import parts
 from tests.test_graphs import capture, replay
-from tracer import cli, graph_memory
+from tracer import cli
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
-from tracer.analyzers.graph_maps import map_captures, only_maps
-from tracer.analyzers.graph_order import merge_streams
+from tracer.analyzers.graphs.maps import map_captures, only_maps
+from tracer.analyzers.graphs.order import merge_streams
 from tracer.collectors.graph_captures import GraphCaptures
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.events import Trace
+from tracer.live import graph_memory
 from tracer.store import load_run, save_run
 
 ATTENTION, FFN = ("attention", "projection", "graph"), ("ffn", "projection", "graph")

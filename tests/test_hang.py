@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tracer import cli
-from tracer.analyzers.rules_hang import judge_hang
-from tracer.collectors.flight_recorder import read_flight_dump
+from tracer.analyzers.rules.hang import judge_hang
+from tracer.collectors.logs.flight_recorder import read_flight_dump
 from tracer.collectors.watchdog import Bark, Watchdog, WatchdogOptions
 from tracer.errors import NotATraceError, UsageError
 from tracer.findings import Finding

@@ -11,10 +11,10 @@ import pytest
 
 from tracer.analysis import PARTS
 from tracer.analyzers import kernel_names
-from tracer.analyzers.kernel_table import CATEGORIES, TOKENS, KernelName, describe
-from tracer.analyzers.name_rules import make_rules, read_table
-from tracer.analyzers.operator_names import operator_role
-from tracer.analyzers.symbols import (
+from tracer.analyzers.names.kernel_table import CATEGORIES, TOKENS, KernelName, describe
+from tracer.analyzers.names.name_rules import make_rules, read_table
+from tracer.analyzers.names.operator_names import operator_role
+from tracer.analyzers.names.symbols import (
     demangle,
     read_fused_name,
     read_symbol,

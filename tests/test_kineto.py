@@ -23,7 +23,7 @@ from tests.make_kineto import (
     text_of,
     write,
 )
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.errors import EmptyTraceError, InputError, TooLargeError
 from tracer.events import Trace
 
@@ -659,7 +659,7 @@ def test_reading_loads_neither_torch_nor_screens(tmp_path: Path) -> None:
     path = kineto_file(tmp_path, decode_loop())
     code = (
         "import sys\n"
-        "from tracer.collectors.kineto import read_kineto\n"
+        "from tracer.collectors.kineto.trace import read_kineto\n"
         f"read_kineto({str(path)!r})\n"
         "print([m for m in ('torch', 'textual', 'opentelemetry') if m in sys.modules])\n"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.make_kineto import decode_loop, kernel, operator, text_of, write
 from tests.test_kineto import same
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.errors import EmptyTraceError, InputError, TracerError
 from tracer.events import Note, Trace
 

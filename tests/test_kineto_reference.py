@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from tests.conftest import SHARED
-from tracer.collectors.kineto import read_kineto
-from tracer.collectors.kineto_columns import finish
-from tracer.collectors.kineto_reading import read_file
+from tracer.collectors.kineto.columns import finish
+from tracer.collectors.kineto.reading import read_file
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.errors import TracerError
 from tracer.events import DEVICE_WORK, Trace
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.make_kineto import decode_loop, kineto_file, write
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.collectors.sniff import FORMATS, sniff
 from tracer.errors import EmptyTraceError, InputError, NotATraceError
 
@@ -73,7 +73,7 @@ def test_a_zip_archive_and_gzip_twice(tmp_path: Path) -> None:
 
 def test_a_trace_names_its_reader(tmp_path: Path) -> None:
     path = kineto_file(tmp_path, decode_loop())
-    assert sniff(path).reader == "tracer.collectors.kineto:read_kineto"
+    assert sniff(path).reader == "tracer.collectors.kineto.trace:read_kineto"
     assert sniff(write(tmp_path / "list.json", '[ {"ph": "X"}')).reader is not None
 
 

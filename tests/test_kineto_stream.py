@@ -11,12 +11,12 @@ import pytest
 
 from tests.make_kineto import HEADER, Event, decode_loop, kineto_file, operator, text_of, write
 from tests.test_kineto_reference import CHECKED, assert_same, names
-from tracer.collectors.kineto_columns import finish
-from tracer.collectors.kineto_reading import Reading, read_file
+from tracer.collectors.kineto.columns import finish
+from tracer.collectors.kineto.reading import Reading, read_file
 
 PEAK = """
 import sys
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 found = read_kineto(sys.argv[1])
 lines = open("/proc/self/status").read().splitlines()
 print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))

@@ -10,9 +10,9 @@ import pytest
 
 from tests.make_kineto import HEADER, decode_loop, event, kineto_file, operator, text_of, write
 from tests.test_kineto import same
-from tracer.collectors import kineto_workers
-from tracer.collectors.kineto import read_kineto
-from tracer.collectors.kineto_workers import can_share, read_shared
+from tracer.collectors.kineto import workers as kineto_workers
+from tracer.collectors.kineto.trace import read_kineto
+from tracer.collectors.kineto.workers import can_share, read_shared
 from tracer.events import Trace
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no fork on Windows")

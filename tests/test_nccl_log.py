@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tracer import cli
-from tracer.analyzers.rules_transport import Measured, judge_transport, link_of
-from tracer.collectors.nccl_log import LiveNcclLog, read_nccl_log
+from tracer.analyzers.rules.transport import Measured, judge_transport, link_of
+from tracer.collectors.logs.nccl_log import LiveNcclLog, read_nccl_log
 from tracer.collectors.sniff import sniff
 from tracer.errors import NotATraceError
 

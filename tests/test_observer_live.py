@@ -14,8 +14,8 @@ from tests.live_models import OwnModel, prompt
 from tests.make_traces import TraceMaker
 from tracer import trace
 from tracer.analyzers import analyze
-from tracer.collectors.calibration import WAITING_STEPS, Calibration
-from tracer.collectors.device_steps import Event
+from tracer.collectors.steps.calibration import WAITING_STEPS, Calibration
+from tracer.collectors.steps.device_steps import Event
 from tracer.errors import UsageError
 from tracer.recorder import Recording
 

@@ -17,7 +17,7 @@ from tests.otlp_receiver import HttpReceiver
 from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis, kernel_trace
 from tracer.analysis import GROUPS, Analysis
 from tracer.analyzers import analyze
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.exporters.json_report import to_report
 from tracer.exporters.otlp import current_context, export_otlp
 from tracer.exporters.otlp.export import Content, plan_recordings

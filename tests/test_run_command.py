@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tracer.commands.run import _program
-from tracer.deferred import FirstUse
+from tracer.live.deferred import FirstUse
 from tracer.program import Program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -283,7 +283,7 @@ def test_where_there_may_be_a_gpu_the_first_module_call_begins(
     import torch
     from torch import nn
 
-    import tracer.deferred as deferred
+    import tracer.live.deferred as deferred
 
     monkeypatch.setattr(deferred, "_DEVICE_FILES", ("/",))
     monkeypatch.setattr(torch.version, "cuda", "13.0")

@@ -10,7 +10,7 @@ from tests.make_traces import TraceMaker
 from tests.recordings import analysis_of
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
-from tracer.analyzers.engine_names import EngineStep, parse_engine_range
+from tracer.analyzers.names.engine_names import EngineStep, parse_engine_range
 
 
 def steps(analysis: Analysis) -> list[tuple[str, str, int, int]]:

@@ -18,7 +18,7 @@ import pytest
 from tests.make_kineto import decode_loop, kineto_file
 from tests.test_kineto_reference import CHECKED, names
 from tracer import store
-from tracer.collectors.kineto import read_kineto
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.errors import RunFormatError, TracerError
 from tracer.events import SIDE_TABLES, Note, Trace, make_table, text_column
 from tracer.store import FORMAT, is_run, load_run, read_run_meta, save_run

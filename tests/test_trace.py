@@ -21,10 +21,10 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.live_models import OwnModel, prompt
 from tracer import trace
-from tracer.capture import Limits
 from tracer.errors import UsageError
 from tracer.events import Note, Trace
-from tracer.recorder import Detail, Recording
+from tracer.live.options import Detail, Limits
+from tracer.recorder import Recording
 
 DETAILS: tuple[Detail, ...] = ("light", "kernels", "modules", "full")
 
@@ -535,7 +535,7 @@ def test_a_device_that_fails_at_the_end_leaves_the_recording(
 def test_a_failure_in_our_hook_is_not_the_programs(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tracer.collectors.root_calls import RootCalls
+    from tracer.collectors.modules.root_calls import RootCalls
 
     def fail(self: object, *args: object) -> None:
         raise ZeroDivisionError("ours")
@@ -561,7 +561,7 @@ def test_warnings_as_errors_do_not_reach_the_program(model: nn.Module) -> None:
 def test_a_limit_ends_the_recording_and_not_the_program(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import tracer.capture as capture
+    import tracer.live.capture as capture
 
     with trace(limits=Limits(seconds=0.0)) as t:
         monkeypatch.setattr(capture.Capture, "_look_at_limits", _looking_always())
@@ -571,7 +571,7 @@ def test_a_limit_ends_the_recording_and_not_the_program(
 
 
 def _looking_always() -> Any:
-    import tracer.capture as capture
+    import tracer.live.capture as capture
 
     look = capture.Capture._look_at_limits
 
@@ -717,7 +717,7 @@ def test_the_run_opens_in_the_explorer(model: nn.Module, monkeypatch: pytest.Mon
 
 
 def test_a_part_that_is_not_installed_is_named() -> None:
-    from tracer.live_report import optional_function
+    from tracer.live.report import optional_function
 
     with pytest.raises(UsageError, match=r"tracer\.nothing\.here is not installed"):
         optional_function("tracer.nothing", "here")

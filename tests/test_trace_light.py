@@ -11,11 +11,11 @@ import torch
 
 from tests.live_models import OwnModel, prompt
 from tracer import trace
-from tracer.capture import Recorded
-from tracer.collectors.announced_steps import Announced
-from tracer.collectors.device_steps import DeviceSpan, DeviceSteps
+from tracer.collectors.steps.announced_steps import Announced
+from tracer.collectors.steps.device_steps import DeviceSpan, DeviceSteps
 from tracer.events import SIDE_TABLES, make_table
-from tracer.live_trace import light_trace
+from tracer.live.building import light_trace
+from tracer.live.recorded import Recorded
 
 
 @dataclass

@@ -17,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.live_models import Block, OwnModel, decoder, prompt, quiet
 from tracer import trace
-from tracer.collectors import module_ranges, torch_private
-from tracer.collectors.module_tree import ModuleTree, is_block, unwrap, walk
+from tracer.collectors import torch_private
+from tracer.collectors.modules import module_ranges
+from tracer.collectors.modules.module_tree import ModuleTree, is_block, unwrap, walk
 from tracer.events import Trace
 
 

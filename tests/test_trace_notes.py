@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.live_models import OwnModel, prompt
-from tracer import live_trace, trace
-from tracer.capture import Recorded
+from tracer import trace
 from tracer.events import EVENTS, KIND_CODE, SIDE_TABLES, Trace, make_table
+from tracer.live import building
+from tracer.live.recorded import Recorded
 from tracer.recorder import Recording
 
 
@@ -25,8 +26,8 @@ def launched(count: int) -> Trace:
 
 
 def built(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, profiled: Trace) -> Trace:
-    monkeypatch.setattr(live_trace, "_profiled", lambda recorded, notes: profiled)
-    return live_trace.build_trace(recorded)
+    monkeypatch.setattr(building, "_profiled", lambda recorded, notes: profiled)
+    return building.build_trace(recorded)
 
 
 def test_launches_without_device_rows_name_the_permission(
@@ -55,7 +56,7 @@ def test_children_without_any_work_here_are_listed(monkeypatch: pytest.MonkeyPat
 
 def test_a_call_of_a_model_here_is_work_here(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = make_table(SIDE_TABLES["root_calls"], {"start_ns": [5], "end_ns": [6]})
-    monkeypatch.setattr(live_trace, "_root_calls", lambda recorded: calls)
+    monkeypatch.setattr(building, "_root_calls", lambda recorded: calls)
     recorded = built(monkeypatch, Recorded("modules", end_ns=9, children=[5]), launched(0))
     assert recorded.notes == ()
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt, quiet
 from tracer import trace
-from tracer.collectors.root_calls import SeenCaches, cache_state, call_facts
+from tracer.collectors.modules.root_calls import SeenCaches, cache_state, call_facts
 
 # transformers renames `past_key_values` and `gradient_checkpointing_enable`; both names work.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

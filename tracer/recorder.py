@@ -8,25 +8,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from tracer.collectors.nccl_log import LiveNcclLog
+from tracer.collectors.logs.nccl_log import LiveNcclLog
 from tracer.errors import UsageError
+from tracer.live.options import Detail, Limits, Options
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tracer.analysis import Analysis
-    from tracer.capture import Capture, Limits, Options
-    from tracer.collectors.announced_steps import Step
+    from tracer.collectors.steps.announced_steps import Step
     from tracer.collectors.torch_profiler import Schedule
     from tracer.collectors.watchdog import WatchdogOptions
     from tracer.events import Trace
     from tracer.exporters.otlp.background import BackgroundExport
     from tracer.exporters.otlp.live import LiveExport
-    from tracer.live_report import Report
+    from tracer.live.capture import Capture
+    from tracer.live.report import Report
 
-Detail = Literal["light", "kernels", "modules", "full"]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -130,11 +130,11 @@ class Recording:
 
     def start(self, caller: FrameType) -> None:
         """Begin to record. `caller` is named when another trace is refused because of this one."""
-        from tracer.capture import Capture
+        from tracer.live.capture import Capture
 
         if self._running:
             raise UsageError("this trace is already running: make a second one with trace()")
-        from tracer.graph_memory import settle
+        from tracer.live.graph_memory import settle
 
         settle()
         self._trace = self._analysis = None
@@ -154,7 +154,7 @@ class Recording:
         self._context = run_context()
 
     def _send_metrics(self) -> None:
-        from tracer.live_progress import LiveProgress
+        from tracer.live.progress import LiveProgress
 
         assert self._export is not None and self._capture is not None
         self._export.send_metrics_of(LiveProgress(self._capture))
@@ -177,7 +177,7 @@ class Recording:
         if self._capture.forked:
             return
         if self._capture.recorded.captures:
-            from tracer.graph_memory import expect
+            from tracer.live.graph_memory import expect
 
             expect(self._read)
         if self._out is not None:
@@ -194,7 +194,7 @@ class Recording:
 
     def __call__(self, function: Function) -> Function:
         """Record each call of a function; `function.recording` is this object."""
-        from tracer.decorating import traced
+        from tracer.live.decorating import traced
 
         return traced(self, function)
 
@@ -217,8 +217,8 @@ class Recording:
         if self._running:
             raise UsageError("the trace still runs: read its report after the `with` block")
         if self._trace is None:
-            from tracer.graph_memory import settle, with_annotations, with_known_graphs
-            from tracer.live_trace import build_trace
+            from tracer.live.building import build_trace
+            from tracer.live.graph_memory import settle, with_annotations, with_known_graphs
 
             settle(self._read)
             recorded = self._capture.recorded
@@ -241,7 +241,7 @@ class Recording:
     @property
     def report(self) -> Report:
         """`print(t.report)`; a page in a notebook; `t.report.json()` for programs."""
-        from tracer.live_report import Report
+        from tracer.live.report import Report
 
         return Report(self.analysis)
 
@@ -259,14 +259,14 @@ class Recording:
 
     def export_otlp(self, *args: Any, **kwargs: Any) -> Any:
         """Send the run to an OpenTelemetry collector, such as Jaeger."""
-        from tracer.live_report import optional_function
+        from tracer.live.report import optional_function
 
         export = optional_function("tracer.exporters.otlp", "export_otlp")
         return export(self.analysis, *args, **kwargs)
 
     def open(self) -> Any:
         """Look at the run in the terminal explorer."""
-        from tracer.live_report import optional_function
+        from tracer.live.report import optional_function
 
         return optional_function("tracer.tui.app", "open_analysis")(self.analysis)
 
@@ -278,8 +278,6 @@ def _analysis_of(trace: Trace) -> Analysis:
 
 
 def _capture_options(given: Mapping[str, Any]) -> Options:
-    from tracer.capture import Limits, Options
-
     limits = given.get("limits")
     if limits is None or isinstance(limits, Mapping):
         try:

@@ -13,10 +13,11 @@ import torch
 from torch._dynamo.utils import counters
 
 from tests.gpu.decoding import Shape, Step, make_step
-from tracer import graph_memory, trace
+from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
-from tracer.analyzers.kernel_table import describe
-from tracer.collectors import compile_events
+from tracer.analyzers.names.kernel_table import describe
+from tracer.collectors.compiling import compile_events
+from tracer.live import graph_memory
 from tracer.recorder import Recording
 
 pytestmark = [

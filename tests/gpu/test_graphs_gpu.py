@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.gpu.decoding import Shape, Step, capture, make_step, warm_up
-from tracer import graph_memory, trace
+from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
+from tracer.live import graph_memory
 from tracer.recorder import Recording
 from tracer.store import load_run
 

@@ -15,7 +15,7 @@ from tracer.tui.session import Comparison, Session
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
-    from tracer.analyzers.rank_match import JoinedLane
+    from tracer.analyzers.ranks.match import JoinedLane
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class _Kept:
 
 def compare_open(session: Session) -> Comparison | None:
     """Compare the open recordings, when they are ranks of one run; None when they are not."""
-    from tracer.analyzers.rank_compare import compare_ranks
-    from tracer.analyzers.rank_summary import summarise_rank
+    from tracer.analyzers.ranks.compare import compare_ranks
+    from tracer.analyzers.ranks.summary import summarise_rank
 
     numbers = ranks_of(session)
     if len(numbers) < 2:
@@ -78,9 +78,9 @@ def ranks_of(session: Session) -> dict[int, int]:
 
 def _doings(analysis: Analysis, intervals: Sequence[Interval]) -> Doings:
     """How a rank spent some intervals."""
+    from tracer.analyzers.facts.places import Places
     from tracer.analyzers.pipeline import understand
-    from tracer.analyzers.places import Places
-    from tracer.analyzers.rank_before import describe_doings
+    from tracer.analyzers.ranks.before import describe_doings
 
     return describe_doings(analysis, intervals, Places(understand(analysis.trace).work))
 
@@ -92,8 +92,8 @@ def step_waits(
     steps: Mapping[int, int],
 ) -> dict[int, NDArray[np.int64]]:
     """How long each rank waited for others in each of its steps; empty without an alignment."""
-    from tracer.analyzers.rank_match import join_lanes
-    from tracer.analyzers.rank_waits import begins_window
+    from tracer.analyzers.ranks.match import join_lanes
+    from tracer.analyzers.ranks.waits import begins_window
 
     if found.alignment is None:
         return {}
@@ -114,7 +114,7 @@ def _add_waits(
     alignment: Alignment,
     begins: bool,
 ) -> None:
-    from tracer.analyzers.rank_waits import arrivals
+    from tracer.analyzers.ranks.waits import arrivals
 
     for found in arrivals(lane, store, alignment, begins):
         steps = found.calls.take("step")

@@ -156,7 +156,7 @@ def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
 
 def read_captures(paths: Iterable[str]) -> tuple[Trace, ...]:
     """The maps of the graphs captured in these recordings, or in those of a directory."""
-    from tracer.analyzers.graph_maps import only_maps
+    from tracer.analyzers.graphs.maps import only_maps
     from tracer.sources import find_sources, open_source
 
     found: list[Trace] = []

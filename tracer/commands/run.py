@@ -17,8 +17,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tracer.commands.output import say
-from tracer.deferred import FirstUse
 from tracer.errors import UsageError
+from tracer.live.deferred import FirstUse
 from tracer.program import Program, run_program
 
 if TYPE_CHECKING:

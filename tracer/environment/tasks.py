@@ -191,7 +191,7 @@ def _profiler(torch: Any) -> None:
     reply(profiler_host_rows=len(events) - rows, profiler_device_rows=rows, profiler_cuda=cuda)
 
 
-_INTERFACE_ROOMS = ("torch_private", "compiler_interfaces")
+_INTERFACE_ROOMS = ("torch_private", "compiling.compiler_interfaces")
 
 
 def interfaces_task(_: str) -> Callable[[Any], None]:

@@ -24,8 +24,8 @@ from tracer.ranks.identity import (
 from tracer.ranks.task import Done, Failure, Task
 
 if TYPE_CHECKING:
-    from tracer.analyzers.rank_compare import Question
-    from tracer.analyzers.rules_transport import Measured
+    from tracer.analyzers.ranks.compare import Question
+    from tracer.analyzers.rules.transport import Measured
     from tracer.findings import Check, Finding
     from tracer.rank_records import FlightDump, NcclLog
 
@@ -93,7 +93,7 @@ def _analyse(
     with_reports: bool,
     progress: Progress | None,
 ) -> RanksRun:
-    from tracer.analyzers.rank_compare import compare_ranks
+    from tracer.analyzers.ranks.compare import compare_ranks
 
     kept, notes = without_conflicts(sources)
     tasks = [
@@ -234,8 +234,8 @@ def _missing(summaries: Mapping[int, RankSummary], lost: Sequence[Note]) -> list
 
 def _with_evidence(analysis: RankAnalysis, found: Found) -> RankAnalysis:
     """The analysis with what the dumps and logs beside the recordings say."""
-    from tracer.analyzers.rules_hang import judge_hang
-    from tracer.analyzers.rules_transport import judge_transport
+    from tracer.analyzers.rules.hang import judge_hang
+    from tracer.analyzers.rules.transport import judge_transport
 
     dumps, logs, notes = _read_evidence(found)
     hang = judge_hang(dumps)
@@ -260,8 +260,8 @@ def _presence_checks(notes: Sequence[Note]) -> Iterator[Check]:
 
 
 def _read_evidence(found: Found) -> tuple[list[FlightDump], list[NcclLog], list[Note]]:
-    from tracer.collectors.flight_recorder import read_flight_dump
-    from tracer.collectors.nccl_log import read_nccl_log
+    from tracer.collectors.logs.flight_recorder import read_flight_dump
+    from tracer.collectors.logs.nccl_log import read_nccl_log
     from tracer.ranks.places import local_copy
 
     dumps: list[FlightDump] = []
@@ -298,7 +298,7 @@ def measured_bandwidth(analysis: RankAnalysis) -> list[Measured]:
 
 
 def _measured(rank: RankResult, op: str, group: str) -> Measured | None:
-    from tracer.analyzers.rules_transport import Measured
+    from tracer.analyzers.rules.transport import Measured
 
     kind = next(k for k in rank.kinds if (k.op, k.group) == (op, group))
     if not kind.compared or kind.compared_bytes is None or kind.busbw_bytes_per_s is None:

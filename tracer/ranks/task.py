@@ -66,7 +66,7 @@ def _analysed(place: str) -> Analysis:
 
 
 def _summarised(task: Task, analysis: Analysis) -> Done:
-    from tracer.analyzers.rank_summary import summarise_rank
+    from tracer.analyzers.ranks.summary import summarise_rank
 
     summary, rows = summarise_rank(analysis, task.rank, task.place)
     report = ""
@@ -82,9 +82,9 @@ def _summarised(task: Task, analysis: Analysis) -> Done:
 def describe(place: str, questions: Sequence[Sequence[Interval]]) -> list[Doings]:
     """How the rank recorded at a place spent the intervals of each question."""
     from tracer.analyzers import analyze
+    from tracer.analyzers.facts.places import Places
     from tracer.analyzers.pipeline import understand
-    from tracer.analyzers.places import Places
-    from tracer.analyzers.rank_before import describe_doings
+    from tracer.analyzers.ranks.before import describe_doings
     from tracer.sources import open_source
 
     with local_copy(place) as path:

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tracer.analysis import BUCKETS, Analysis
+from tracer.analyzers.facts.places import parse_frame
 from tracer.analyzers.intervals import NONE
-from tracer.analyzers.places import parse_frame
 from tracer.events import KINDS
 from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text
 from tracer.exporters.names import cut_middle, short_kernel

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKETS, GROUPS, WORK_CLASSES, Analysis
-from tracer.analyzers.host import Host, is_launch, read_host
+from tracer.analyzers.facts.host import Host, is_launch, read_host
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.events import KIND_CODE, Trace
 from tracer.tui.model.coverage import Coverage, coverage_of

@@ -1,0 +1,121 @@
+"""What can fill time: device work, or the leaf operators of a recording without a device."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.communication.host_collectives import host_work
+from tracer.analyzers.facts.compiled import map_compiled
+from tracer.analyzers.facts.host import Host, Launches
+from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
+from tracer.analyzers.facts.work import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Hints, Work
+from tracer.analyzers.graphs.replays import map_replays
+from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.names.kernel_table import describe
+from tracer.analyzers.names.operations import range_operation
+from tracer.events import KIND_CODE, Trace
+
+# `FSDP::all_gather (model.layers.0)`.
+_SHARDED = re.compile(r"FSDP::.* \(([\w.]+)\)$")
+_HOST_COPIES = ("host_to_device", "device_to_host")
+
+
+def device_part_cut(trace: Trace) -> bool:
+    """The file names a device and was cut: host rows come first, so the device's are what lacks."""
+    cut = any(note.rule == "trace.truncated" for note in trace.notes)
+    return cut and len(trace.table("devices")) > 0 and not trace.device_rows.size
+
+
+def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree) -> Work:
+    """The work of a trace with its launches and classes."""
+    rows = trace.device_rows
+    cpu_only = not rows.size and not launches.launching.any() and not device_part_cut(trace)
+    event, asked = host_work(host) if cpu_only else (rows, rows)
+    launch = launches.launch[event]
+    replays = map_replays(host, launches, event, launch)
+    site = asked if cpu_only else np.where(replays.site == NONE, launch, replays.site)
+    compiled = map_compiled(host, launches, tree, event, site, launch)
+    of_node = _module_of_node(trace, tree, replays.node)
+    module = np.where(of_node == NONE, compiled.module, of_node)
+    sharded = _sharded_module(host, tree, site)
+    module = np.where(sharded == NONE, module, sharded)
+    return Work(
+        trace,
+        host,
+        launches,
+        tree,
+        event,
+        site,
+        launch,
+        _classes(trace, host, event, site, cpu_only),
+        cpu_only,
+        replays.site != NONE,
+        replays.notes + compiled.notes,
+        Hints(replays.node, compiled, module),
+    )
+
+
+def _sharded_module(host: Host, tree: ModuleTree, site: Longs) -> Longs:
+    """The module that FSDP names in its range around work: it gathers and scatters for that one,
+    whatever runs meanwhile."""
+    trace = host.trace
+    paths = [m[1] if (m := _SHARDED.match(name)) else "" for name in trace.names]
+    rows = np.where(np.array(paths) == "", NONE, rows_of_paths(tree, paths))
+    if not (rows != NONE).any():
+        return np.full(site.size, NONE, dtype=np.int64)
+    named = np.array([path != "" for path in paths])[trace.name_codes]
+    ranges = named & (host.of_kind("annotation") | host.of_kind("operator"))
+    around = take(host.nearest(ranges), site)
+    return take(rows, take(trace.name_codes.astype(np.int64), around))
+
+
+def _module_of_node(trace: Trace, tree: ModuleTree, node: Longs) -> Longs:
+    """The module of each node of a capture seen elsewhere; -1 for other work."""
+    paths = trace.table("captured_nodes")["path"]
+    kinds = trace.table("captured_nodes")["type"]
+    rows = rows_of_paths(tree, [str(path) for path in paths.cat.categories])
+    of_path = take(rows, paths.cat.codes.to_numpy().astype(np.int64))
+    of_path = np.where((kinds == "").to_numpy(), NONE, of_path)  # outside any module
+    return take(of_path, node)
+
+
+def _classes(
+    trace: Trace, host: Host, event: Longs, site: Longs, cpu_only: bool
+) -> NDArray[np.int8]:
+    classes = np.full(event.size, COMPUTE, dtype=np.int8)
+    classes[_copies_between(trace, event)] = TRANSFER_CLASS
+    classes[_collectives(trace, host, event, site, cpu_only)] = COLLECTIVE
+    return classes
+
+
+def _copies_between(trace: Trace, event: Longs) -> NDArray[np.bool_]:
+    """Copies from host to device or back. A copy with no direction counts as one."""
+    table = trace.table("copies")
+    at = lookup(table["event"].to_numpy(), event)
+    crossing = table["direction"].isin([*_HOST_COPIES, "unknown"]).to_numpy().astype(np.int64)
+    copies: NDArray[np.bool_] = trace.kind_codes[event] == KIND_CODE["memcpy"]
+    transfers: NDArray[np.bool_] = copies & (take(crossing, at) == 1)
+    return transfers
+
+
+def _collectives(
+    trace: Trace, host: Host, event: Longs, site: Longs, cpu_only: bool
+) -> NDArray[np.bool_]:
+    """Communication kernels by name; copies and sets launched inside a collective's range."""
+    code = trace.name_codes[event]
+    if cpu_only:
+        named = trace.names_matching(lambda name: range_operation(name) != "")
+        ranged: NDArray[np.bool_] = named[code]
+        return ranged
+    kernels = trace.kind_codes[event] == KIND_CODE["kernel"]
+    used = np.unique(code[kernels])
+    communicates = np.zeros(len(trace.names), dtype=bool)
+    communicates[used] = [describe(trace.names[c]).category == "communication" for c in used]
+    ranges = trace.names_matching(lambda name: range_operation(name) != "")[trace.name_codes]
+    host_rows = host.of_kind("annotation") | host.of_kind("operator")
+    inside = take(host.nearest(ranges & host_rows), site) >= 0
+    found: NDArray[np.bool_] = (kernels & communicates[code]) | (~kernels & inside)
+    return found

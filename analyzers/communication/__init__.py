@@ -1,0 +1,1 @@
+"""Collectives as rows, carried out by a device or by the host."""

@@ -1,0 +1,57 @@
+"""What explains idle, and what judges may look at: a recording in its structures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.accounting import (
+    Lanes,
+    Slices,
+)
+from tracer.analyzers.evidence.attribution import Attribution
+from tracer.analyzers.evidence.roles import Roles
+from tracer.analyzers.facts.work import Work
+from tracer.analyzers.gaps import Gaps
+from tracer.analyzers.intervals import Longs
+from tracer.analyzers.steps.finder import HostStep
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Steps in time: as announced, as measured, and the step of each piece of work (-1 none)."""
+
+    host: list[HostStep]
+    start_ns: Longs
+    end_ns: Longs
+    work_step: Longs
+    found: bool  # False: no step was recognised and the window stands for one
+
+    @property
+    def found_steps(self) -> list[HostStep]:
+        """The steps that were recognised; none when the window stands for one."""
+        return self.host if self.found else []
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return int(self.start_ns[0]), int(self.end_ns.max())
+
+
+@dataclass(frozen=True)
+class Context:
+    """What explains idle and what judges may look at: the recording in its structures, and (for
+    judges) the result so far."""
+
+    work: Work
+    roles: Roles
+    attribution: Attribution
+    lanes: Lanes
+    plan: StepPlan
+    slices: Slices
+    gaps: Gaps
+    analysis: Analysis | None = None
+
+
+Explain = Callable[[Context], Gaps]
+Rule = Callable[[Context, Analysis], RuleResult]

@@ -1,0 +1,155 @@
+"""The rung `position`: group and part by the place in the layer's repeating pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
+from tracer.analyzers.evidence.attribution import HOW_CODE, Attribution
+from tracer.analyzers.evidence.roles import Roles
+from tracer.analyzers.evidence.side_streams import fill_side_streams
+from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.layers.blocks import LEFT
+from tracer.analyzers.layers.letters import letter_of
+from tracer.analyzers.layers.pattern import LayerPattern, Solution, solve
+from tracer.events import Note
+
+LEAST_CONFIDENCE = 0.6
+_FORWARD = (0, 1)  # directions: no training, forward
+_BACKWARD = (2,)
+_BLOCK_GROUPS = tuple(
+    code for code, (group, _) in enumerate(BUCKETS) if group in ("attention", "ffn")
+)
+# What lies between the operators of a block in the backward pass: layout, sums of gradients.
+_GLUE = ("COPY", "CAT", "FILL", "ADD", "ELEMENTWISE")
+
+
+def by_position(work: Work, roles: Roles, out: Attribution) -> None:
+    """Fill what the place in the layer tells."""
+    if work.cpu_only or not out.open.size:
+        return
+    sequences = launch_sequences(work, out, _FORWARD)
+    solved = [(rows, _solve(work, out, rows)) for rows in sequences]
+    for rows, solution in solved:
+        _fill(out, rows, solution)
+    found = [s.pattern for _, s in solved if s.pattern is not None]
+    out.patterns += sorted(found, key=lambda p: p.attention_calls * p.passes, reverse=True)
+    if out.patterns:
+        _beside(work, out, solved)
+        _follow_forward(work, out)
+        _fill_between(work, out)
+    else:
+        out.notes += _too_few(work, out, sum(solution.cores for _, solution in solved))
+
+
+def _solve(work: Work, out: Attribution, rows: Longs) -> Solution:
+    text = _letters(work, out, rows).tobytes()
+    return solve(text, _step_edges(out.step[rows]).tolist())
+
+
+def _beside(work: Work, out: Attribution, solved: Sequence[tuple[Longs, Solution]]) -> None:
+    """Streams beside the one that runs the most layers of its device."""
+    device = work.trace.events["device"].to_numpy()[work.event]
+    for index in np.unique([device[rows[0]] for rows, _ in solved]):
+        here = [(rows, s.pattern) for rows, s in solved if device[rows[0]] == index]
+        main = max(here, key=lambda pair: _passed(pair[1]))
+        side = [rows for rows, pattern in here if pattern is None]
+        if main[1] is not None and side:
+            fill_side_streams(work, out, main[0], side, _passed(main[1]))
+
+
+def _passed(pattern: LayerPattern | None) -> int:
+    """How many layers a sequence ran through."""
+    return 0 if pattern is None else pattern.layers * pattern.passes
+
+
+def _too_few(work: Work, out: Attribution, cores: int) -> list[Note]:
+    """What is left open because too little of a model was recorded to see its layers."""
+    products = np.array([name.token == "GEMM" for name in work.names], dtype=bool)
+    count = int(products[work.name_code[out.open]].sum())
+    if not cores or not count:
+        return []
+    text = (
+        f"{cores} attention cores were recorded, too few to see the pattern of a layer: {count} "
+        "matrix multiplications without other evidence are unattributed"
+    )
+    return [Note("trace.no_layer_pattern", text, count)]
+
+
+def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) -> list[Longs]:
+    """Rows of device work of these directions in order, for each stream of each device; no copies
+    from or to the host."""
+    events = work.trace.events
+    device = events["device"].to_numpy()[work.event]
+    stream = events["stream"].to_numpy()[work.event]
+    rows = np.flatnonzero((work.work_class != TRANSFER_CLASS) & np.isin(out.direction, directions))
+    order = np.lexsort((work.trace.start_ns[work.event[rows]], stream[rows], device[rows]))
+    rows = rows[order]
+    edges = np.flatnonzero((np.diff(device[rows]) != 0) | (np.diff(stream[rows]) != 0)) + 1
+    return [part for part in np.split(rows, edges) if part.size]
+
+
+def _letters(work: Work, out: Attribution, rows: Longs) -> NDArray[np.uint8]:
+    table = np.array([ord(letter_of(name)) for name in work.names], dtype=np.uint8)
+    letters: NDArray[np.uint8] = table[work.name_code[rows]]
+    core = (out.bucket[rows] == BUCKET_CODE["attention", "core"]) & (
+        out.how[rows] != HOW_CODE["name"]
+    )
+    heavy = np.isin(letters, list(b"G?xVye"))
+    letters[core & heavy] = ord("K")
+    return letters
+
+
+def _step_edges(step: Longs) -> Longs:
+    """Where in a sequence a step ends or another begins; work of no step between two of one step
+    is no edge."""
+    inside = np.flatnonzero(step != NONE)
+    changed = np.flatnonzero(np.diff(step[inside]) != 0)
+    edges: Longs = np.unique(np.concatenate([inside[changed] + 1, inside[changed + 1]]))
+    return edges
+
+
+def _fill(out: Attribution, rows: Longs, solution: Solution) -> None:
+    known = (solution.labels != LEFT) & (solution.confidence >= LEAST_CONFIDENCE)
+    bucket = np.where(known, solution.labels.astype(np.int16), np.int16(-1))
+    for confidence in np.unique(solution.confidence[known]):
+        chosen = known & (solution.confidence == confidence)
+        out.fill(rows[chosen], bucket[chosen], "position", float(confidence))
+
+
+def _follow_forward(work: Work, out: Attribution) -> None:
+    """The backward pass of an operator belongs where its forward pass was found to be."""
+    rows = out.open[work.forward[out.open] != NONE]
+    if not rows.size:
+        return
+    wanted = np.zeros(len(work.trace.events), dtype=bool)
+    wanted[work.forward[rows]] = True
+    placed = np.flatnonzero((out.how == HOW_CODE["position"]) & (work.site != NONE))
+    holder = work.host.nearest(wanted)[work.site[placed]]
+    placed, holder = placed[holder != NONE], holder[holder != NONE]
+    bucket = np.full(wanted.size, NONE, dtype=np.int16)
+    duration = work.trace.end_ns[work.event[placed]] - work.trace.start_ns[work.event[placed]]
+    order = np.argsort(duration, kind="stable")  # the longest kernel of an operator speaks last
+    bucket[holder[order]] = out.bucket[placed[order]]
+    out.fill(rows, bucket[work.forward[rows]], "position", 0.8)
+
+
+def _fill_between(work: Work, out: Attribution) -> None:
+    """Backward work that no forward operator claims, between two pieces of one block, is its."""
+    glue = np.array([name.token in _GLUE for name in work.names], dtype=bool)
+    group = np.array([GROUPS.index(group) for group, _ in BUCKETS])
+    for rows in launch_sequences(work, out, _BACKWARD):
+        bucket = out.bucket[rows]
+        place = np.arange(rows.size)
+        known = bucket != NONE
+        before = np.maximum.accumulate(np.where(known, place, NONE))
+        after = np.minimum.accumulate(np.where(known, place, rows.size)[::-1])[::-1]
+        inside = ~known & (before != NONE) & (after < rows.size) & glue[work.name_code[rows]]
+        at = np.flatnonzero(inside)
+        left, right = bucket[before[at]], bucket[after[at]]
+        alike = (group[left] == group[right]) & np.isin(left, _BLOCK_GROUPS)
+        out.fill(rows[at[alike]], left[alike], "position", 0.7)

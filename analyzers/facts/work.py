@@ -1,0 +1,120 @@
+"""What can fill time, with the host's side of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.facts.compiled import CompiledWork
+from tracer.analyzers.facts.host import Host, Launches
+from tracer.analyzers.facts.modules import ModuleTree
+from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.names.kernel_table import KernelName, describe
+from tracer.events import KIND_CODE, Note, Trace
+
+COMPUTE, COLLECTIVE, TRANSFER_CLASS = 0, 1, 2
+_UNKNOWN = describe("")
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What tables beside the events tell of work: the row of `captured_nodes` (-1: of none), what
+    compiled code called, and the module (row of the tree) that follows."""
+
+    node: Longs
+    compiled: CompiledWork
+    module: Longs
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that can fill time, with the host's side of it. Arrays are aligned with `event`;
+    `site` is the host row that stands for it: its launch, the captured launch for a node of a graph
+    replay, or the leaf operator itself."""
+
+    trace: Trace
+    host: Host
+    launches: Launches
+    tree: ModuleTree
+    event: Longs
+    site: Longs
+    launch: Longs
+    work_class: NDArray[np.int8]
+    cpu_only: bool
+    replayed: NDArray[np.bool_]  # nodes of graph replays whose capture was seen
+    notes: tuple[Note, ...] = ()
+    hints: Hints | None = None
+
+    @cached_property
+    def _none(self) -> Longs:
+        return np.full(self.event.size, NONE, dtype=np.int64)
+
+    @property
+    def node(self) -> Longs:
+        """Row of `captured_nodes` of a replay whose capture was seen elsewhere; -1 else."""
+        return self._none if self.hints is None else self.hints.node
+
+    @cached_property
+    def compiled(self) -> CompiledWork:
+        """What compiled code called."""
+        if self.hints is None:
+            return CompiledWork(self._none, self._none, (), self._none)
+        return self.hints.compiled
+
+    @property
+    def call(self) -> Longs:
+        """Row of `compiled_calls` of what compiled code called; -1 else."""
+        return self.compiled.call
+
+    @cached_property
+    def name_code(self) -> NDArray[np.int32]:
+        codes: NDArray[np.int32] = self.trace.name_codes[self.event]
+        return codes
+
+    @cached_property
+    def operator(self) -> Longs:
+        if self.cpu_only:
+            return self.event
+        of_node = take(self.host.operator, np.where(self.replayed, self.site, NONE))
+        return np.where(of_node == NONE, self.launches.operator[self.event], of_node)
+
+    @cached_property
+    def forward(self) -> Longs:
+        """The forward operator whose backward this is; -1 for work of the forward pass."""
+        return take(self.host.forward_of, np.where(self.site == NONE, self.operator, self.site))
+
+    @cached_property
+    def module_event(self) -> Longs:
+        """The module range it lies in; backward work lies where its forward operator did."""
+        own = take(self.tree.range_event, self.site)
+        own = np.where(own == NONE, take(self.tree.range_event, self.operator), own)
+        return np.where(own == NONE, take(self.tree.range_event, self.forward), own)
+
+    @cached_property
+    def module(self) -> Longs:
+        own = take(self.tree.own, self.module_event)
+        if self.hints is None:
+            return own
+        return np.where(self.hints.module == NONE, own, self.hints.module)
+
+    @cached_property
+    def names(self) -> list[KernelName]:
+        """What is known of each distinct name of the trace; index it with `name_code`."""
+        used = set(np.unique(self.name_code).tolist())
+        return [describe(n) if i in used else _UNKNOWN for i, n in enumerate(self.trace.names)]
+
+    @cached_property
+    def orphaned(self) -> NDArray[np.bool_]:
+        """Launched before the recording: it has launches, this row has none."""
+        if self.cpu_only or not self.launches.launching.any():
+            return np.zeros(self.event.size, dtype=bool)
+        orphans: NDArray[np.bool_] = self.launch == NONE
+        return orphans
+
+    @cached_property
+    def is_kernel(self) -> NDArray[np.bool_]:
+        kernels: NDArray[np.bool_] = self.trace.kind_codes[self.event] == KIND_CODE["kernel"]
+        return kernels | self.cpu_only

@@ -1,0 +1,522 @@
+"""Why each idle nanosecond was: the causes of the gaps (DESIGN 6).
+
+A gap lies between the end of the last device work and the next work K, launched by L. When L was
+done before the gap began, the device waited for itself. When L began after, the host was late, and
+each slice of the time until L belongs to whatever the host's thread was doing in it. Thresholds
+come from the recording itself. The parts of a gap add up to it exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.calls import Calls
+from tracer.analyzers.gaps import CAUSE_CODE, Gaps
+from tracer.analyzers.intervals import NONE, Longs, covered, merged_times, take, union
+
+LAUNCH, SYNC, HOST = (CAUSE_CODE[c] for c in ("launch", "sync", "host"))
+INPUT, ALLOCATOR, COMPILE = (CAUSE_CODE[c] for c in ("input", "allocator", "compile"))
+GC, GRAPH, DEVICE = (CAUSE_CODE[c] for c in ("gc", "graph_launch", "device"))
+PROFILER, UNEXPLAINED = (CAUSE_CODE[c] for c in ("profiler", "unexplained"))
+
+# A graph launch that costs the host more than this many nanoseconds a node, beyond the latency of
+# a launch, is slowed by the profiler: unprofiled it is about 50 (90 us for 1,756 nodes), profiled
+# 1,200 to 3,600.
+_GRAPH_NODE_NS = 60
+# An operator is far longer than its like from this many times their median, when it also takes
+# this share of a step.
+_FAR_LONGER, _SHARE_OF_STEP = 20, 0.01
+# From this many samples on a median is taken.
+_ENOUGH = 8
+# No launch takes longer to reach an idle device than this many launch calls take the host; what
+# seems longer waited for work that was not recorded.
+_CALLS_A_LATENCY = 20
+# What is left after a launch call returned still counts as its latency up to this many medians.
+_SHORT_REST = 3
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Thresholds of one recording, nanoseconds. floor: the gap between back-to-back kernels (99th
+    percentile); latency: from a late launch to its kernel; pace: from a launch to the next."""
+
+    floor_ns: int
+    latency_ns: int
+    pace_ns: int
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Parts of gaps: the piece of idle each came from, its bounds, cause and causing event."""
+
+    source: Longs
+    start_ns: Longs
+    end_ns: Longs
+    cause: NDArray[np.int8]
+    event: Longs
+
+
+def explain_idle(context: Context) -> Gaps:
+    """Give each piece of idle its cause."""
+    view = GapView(context)
+    parts = [
+        view.whole(view.unlinked, UNEXPLAINED),
+        view.whole(view.device_side, DEVICE),
+        *view.host_late(),
+    ]
+    return _merged(context.gaps, _join(parts), view.learned.pace_ns)
+
+
+class GapView:
+    """The gaps of one recording beside the host's side of them."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, self.gaps = context, context.gaps
+        work = context.work
+        self.trace, self.host = work.trace, work.host
+        self.calls = Calls(work.trace, work.host, work.launches)
+        self.launch = take(work.launch, self.gaps.after)
+        self.begin, self.finish = self._whole_bounds()
+        self.launch_start = self._time_of(self.trace.start_ns)
+        self.launch_end = self._time_of(self.trace.end_ns)
+        same = take(work.launch, self.gaps.before) == self.launch
+        self.in_graph = same & (self.launch != NONE)
+        tail = self.gaps.after == NONE
+        has_host = bool(work.host.rows.size)
+        early = self._launched_early()
+        self.unlinked = ((self.launch == NONE) & ~tail & ~early) | (tail & (not has_host))
+        linked = ~self.unlinked & ~tail
+        self.device_side = linked & (early | self.in_graph | (self.launch_end <= self.begin))
+        self.late = (linked & ~self.device_side) | (tail & has_host)
+        self.learned = self._learn()
+        of_event = self.trace.events["thread"].to_numpy()
+        launching = of_event[work.launches.launching]
+        self.main = int(np.bincount(launching).argmax()) if launching.size else 0
+        wall = context.plan.end_ns - context.plan.start_ns
+        self.step_ns = float(np.median(wall)) if wall.size else 0.0
+        self.is_operator = work.host.of_kind("operator")
+        self.is_range = work.host.of_kind("annotation") | work.host.of_kind("module")
+        self.outer_operator = work.host.outer_operator
+        collections = self.trace.table("collections")
+        compiled = self.trace.table("compile_events")
+        # Ranges of time whose cause is known whatever the thread shows.
+        self.forced = (
+            ((compiled["start_ns"].to_numpy(), compiled["end_ns"].to_numpy()), COMPILE),
+            (self.calls.overhead_ranges(compiles=True), COMPILE),
+            (self.calls.overhead_ranges(compiles=False), PROFILER),
+            ((collections["start_ns"].to_numpy(), collections["end_ns"].to_numpy()), GC),
+        )
+
+    def next_launch(self, time: Longs) -> Longs:
+        """The start of the first launch at or after each time."""
+        starts = self.trace.start_ns[self.context.work.launches.launching]
+        return np.append(starts, _NEVER)[np.searchsorted(starts, time)]
+
+    @cached_property
+    def launches_inside(self) -> NDArray[np.bool_]:
+        """Host rows that hold a launch."""
+        marked = np.zeros(len(self.trace.events), dtype=bool)
+        rows = np.flatnonzero(self.context.work.launches.launching)
+        while rows.size:
+            rows = np.unique(self.host.parent[rows])
+            rows = rows[(rows != NONE) & ~marked[np.maximum(rows, 0)]]
+            marked[rows] = True
+        return marked
+
+    @cached_property
+    def cause_of_row(self) -> NDArray[np.int8]:
+        """What idle means while each host row is the innermost."""
+        calls = self.calls
+        out = np.full(len(self.trace.events), HOST, dtype=np.int8)
+        out[self.is_operator | self.host.of_kind("runtime")] = LAUNCH
+        out[calls.module_load] = COMPILE
+        out[self.context.work.launches.graph] = GRAPH
+        out[self.host.nearest(calls.input) != NONE] = INPUT
+        out[self.host.nearest(calls.collecting) != NONE] = GC
+        out[calls.allocator] = ALLOCATOR
+        out[calls.blocking] = SYNC
+        out[self.host.nearest(calls.compiling) != NONE] = COMPILE
+        return out
+
+    def _whole_bounds(self) -> tuple[Longs, Longs]:
+        """Start and end of the whole gap that each piece is part of."""
+        size = int(self.gaps.gap.max()) + 1 if self.gaps.gap.size else 0
+        start = np.full(size, np.iinfo(np.int64).max)
+        end = np.full(size, np.iinfo(np.int64).min)
+        np.minimum.at(start, self.gaps.gap, self.gaps.start_ns)
+        np.maximum.at(end, self.gaps.gap, self.gaps.end_ns)
+        return start[self.gaps.gap], end[self.gaps.gap]
+
+    def _time_of(self, times: Longs) -> Longs:
+        """Of the launch; of the end of the gap where nothing was launched after it."""
+        return np.where(self.launch == NONE, self.finish, times[np.maximum(self.launch, 0)])
+
+    def _launched_early(self) -> NDArray[np.bool_]:
+        """The next work was launched before the recording, so the host was in time: it runs before
+        all whose launch is known, or its correlation is older than that of every call."""
+        work = self.context.work
+        starts = self.trace.start_ns[work.event]
+        correlation = self.trace.events["correlation"].to_numpy()
+        calls = correlation[work.launches.launching]
+        calls = calls[calls >= 0]
+        known = starts[work.launch != NONE]
+        before = starts < (int(known.min()) if known.size else 0)
+        older = correlation[work.event] < (int(calls.min()) if calls.size else 0)
+        orphan = work.orphaned & (before | older)
+        early: NDArray[np.bool_] = take(orphan.astype(np.int64), self.gaps.after) == 1
+        return early
+
+    def _learn(self) -> Learned:
+        launches = self.context.work.launches
+        length = self.finish - self.begin
+        back_to_back = length[self.device_side & ~self.in_graph]
+        graph = take(launches.graph.astype(np.int64), self.launch) == 1
+        first = self.late & ~graph & (self.launch != NONE) & (self.launch_start > self.begin)
+        latency = (self.finish - self.launch_start)[first]
+        return Learned(
+            int(np.percentile(back_to_back, 99)) if back_to_back.size >= 30 else 0,
+            min(
+                int(np.median(latency)) if latency.size >= _ENOUGH else self._least_delay(),
+                _CALLS_A_LATENCY * self._call_cost(),
+            ),
+            self._pace(),
+        )
+
+    def _call_cost(self) -> int:
+        """Median time that a launch holds the host."""
+        launches = self.context.work.launches
+        rows = np.flatnonzero(launches.launching & ~launches.graph)
+        cost = self.trace.end_ns[rows] - self.trace.start_ns[rows]
+        return int(np.median(cost)) if cost.size else 0
+
+    def _least_delay(self) -> int:
+        """With few late launches: the shortest time from any launch to its work."""
+        work = self.context.work
+        linked = take(work.launches.graph.astype(np.int64), work.launch) == 0
+        delay = self.trace.start_ns[work.event[linked]] - self.trace.start_ns[work.launch[linked]]
+        return int(delay[delay > 0].min()) if (delay > 0).any() else 0
+
+    def _pace(self) -> int:
+        """95th percentile of the time from one launch to the next on a thread, without a wait in
+        between; 0 when there are none."""
+        rows = np.flatnonzero(self.context.work.launches.launching)
+        thread = self.trace.events["thread"].to_numpy()[rows]
+        order = np.argsort(thread, kind="stable")
+        rows, thread = rows[order], thread[order]
+        if rows.size < 2:
+            return 0
+        waits = np.sort(self.trace.start_ns[self.calls.blocking])
+        before, after = self.trace.end_ns[rows[:-1]], self.trace.start_ns[rows[1:]]
+        waited = np.searchsorted(waits, before) != np.searchsorted(waits, after)
+        usable = (thread[1:] == thread[:-1]) & ~waited & (after >= before)
+        return int(np.percentile((after - before)[usable], 95)) if usable.any() else 0
+
+    def whole(self, chosen: NDArray[np.bool_], cause: int) -> Pieces:
+        """These pieces as they are, with one cause."""
+        source = np.flatnonzero(chosen)
+        return Pieces(
+            source,
+            self.gaps.start_ns[source],
+            self.gaps.end_ns[source],
+            np.full(source.size, cause, dtype=np.int8),
+            self.launch[source],
+        )
+
+    def host_late(self) -> list[Pieces]:
+        """Pieces before a launch that came late: what the thread did until it, then the call."""
+        source = np.flatnonzero(self.late)
+        start, end = self.gaps.start_ns[source], self.gaps.end_ns[source]
+        split = np.clip(self.launch_start[source], start, end)
+        waiting = _bounded(source, start, split)
+        calling = _bounded(source, split, end)
+        return [self._by_owner(waiting), *self._in_call(calling)]
+
+    def _in_call(self, piece: Pieces) -> list[Pieces]:
+        """From the start of the launch call on: up to its usual latency the launch, then whatever
+        the call did, and once it is over, unless the rest is short, the device itself."""
+        launch = self.launch[piece.source]
+        graph = take(self.context.work.launches.graph.astype(np.int64), launch) == 1
+        latency = self.learned.latency_ns
+        usual = latency + np.where(graph, self._nodes(launch) * _GRAPH_NODE_NS, 0)
+        begin = np.maximum(self.launch_start[piece.source], self.begin[piece.source])
+        split = np.clip(begin + usual, piece.start_ns, piece.end_ns)
+        over = np.clip(self.launch_end[piece.source], split, piece.end_ns)
+        soon = self.finish[piece.source] - over <= _SHORT_REST * latency
+        first = np.where(graph, GRAPH, LAUNCH).astype(np.int8)
+        head = replace(piece, end_ns=split, cause=first, event=launch)
+        during = np.where(graph, PROFILER, LAUNCH).astype(np.int8)
+        call = replace(piece, start_ns=split, end_ns=over, cause=during, event=launch)
+        rest = np.where(soon, first, DEVICE).astype(np.int8)
+        return [head, self._loading(call), replace(piece, start_ns=over, cause=rest, event=launch)]
+
+    def _nodes(self, launch: Longs) -> Longs:
+        """Device rows of each launch."""
+        launched = self.context.work.launch
+        count = np.bincount(
+            np.maximum(launched[launched != NONE], 0), minlength=len(self.trace.events)
+        )
+        return np.where(launch == NONE, 0, count[np.maximum(launch, 0)])
+
+    def _loading(self, piece: Pieces) -> Pieces:
+        """A call that outlasts its usual latency while the driver loads code is compilation."""
+        loads = union(*self.calls.overhead_ranges(compiles=True))
+        loaded = covered(piece.start_ns, piece.end_ns, *loads) * 2 > piece.end_ns - piece.start_ns
+        profiled = union(*self.calls.overhead_ranges(compiles=False))
+        flushed = (
+            covered(piece.start_ns, piece.end_ns, *profiled) * 2 > piece.end_ns - piece.start_ns
+        )
+        cause = np.where(flushed, PROFILER, np.where(loaded, COMPILE, piece.cause))
+        return replace(piece, cause=cause.astype(np.int8))
+
+    def _by_owner(self, piece: Pieces) -> Pieces:
+        """Cut each piece where the innermost host row of its thread changes, and name the cause
+        of each part by that row."""
+        threads = self._threads(piece.source)
+        return _join(
+            [
+                self._of_thread(_chosen(piece, threads == thread), thread)
+                for thread in np.unique(threads).tolist()
+            ]
+        )
+
+    def _threads(self, source: Longs) -> NDArray[np.int64]:
+        """The thread whose lateness each piece waited for: of its launch, else of its step, else
+        the one that launched most."""
+        of_event = self.trace.events["thread"].to_numpy().astype(np.int64)
+        thread = take(of_event, self.launch[source])
+        of_step = np.array([s.thread for s in self.context.plan.host], dtype=np.int64)
+        thread = np.where(thread == NONE, take(of_step, self.gaps.step[source]), thread)
+        return np.where(thread == NONE, self.main, thread)
+
+    def _of_thread(self, piece: Pieces, thread: int) -> Pieces:
+        segments = Segments.of(self, thread)
+        first = np.searchsorted(segments.start_ns, piece.start_ns, side="right") - 1
+        last = np.searchsorted(segments.start_ns, piece.end_ns, side="left")
+        spans = last - first
+        offset = np.repeat(np.cumsum(spans) - spans, spans)
+        place = np.arange(int(spans.sum())) - offset + np.repeat(first, spans)
+        row = np.repeat(np.arange(piece.source.size), spans)
+        source = piece.source[row]
+        return Pieces(
+            source,
+            np.maximum(segments.start_ns[place], piece.start_ns[row]),
+            np.minimum(segments.end_ns[place], piece.end_ns[row]),
+            segments.cause[place],
+            np.where(segments.cause[place] == LAUNCH, self.launch[source], segments.event[place]),
+        )
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The time of one host thread, cut where the innermost row changes, with what each part means
+    for a device that waits. The first begins before everything, the last never ends."""
+
+    start_ns: Longs
+    end_ns: Longs
+    cause: NDArray[np.int8]
+    event: Longs
+
+    @staticmethod
+    def of(view: GapView, thread: int) -> Segments:
+        start, owner = _timeline(view, thread)
+        if thread != view.main:
+            start, owner = _filled(start, owner, *_timeline(view, view.main))
+        start, owner, drained = _with_drain(view, start, owner, thread)
+        cause = np.where(drained, np.int8(SYNC), _causes(view, start, owner))
+        start, owner, cause = _coalesced(start, owner, cause)
+        for ranges, forced in view.forced:
+            start, owner, cause = _forced(start, owner, cause, ranges, forced)
+        return Segments(start, np.append(start[1:], _NEVER), cause, owner)
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _coalesced(
+    start: Longs, owner: Longs, cause: NDArray[np.int8]
+) -> tuple[Longs, Longs, NDArray[np.int8]]:
+    """Neighbours of one cause and owner joined. Which operator dispatched does not matter: what
+    comes of it is the next launch."""
+    owner = np.where(cause == LAUNCH, NONE, owner)
+    new = np.ones(start.size, dtype=bool)
+    new[1:] = (cause[1:] != cause[:-1]) | (owner[1:] != owner[:-1])
+    return start[new], owner[new], cause[new]
+
+
+def _timeline(view: GapView, thread: int) -> tuple[Longs, Longs]:
+    """Times at which the innermost row of a thread changes, and the row from there on."""
+    host, trace = view.host, view.trace
+    rows = host.rows[trace.events["thread"].to_numpy()[host.rows] == thread]
+    rows = rows[trace.end_ns[rows] > trace.start_ns[rows]]
+    depth = host.forest.depth[host.place[rows]]
+    # At one time the ends come first, the inner before the outer, then the starts, outer first.
+    ends = np.lexsort((-depth, trace.end_ns[rows]))
+    time = np.concatenate([trace.end_ns[rows[ends]], trace.start_ns[rows]])
+    owner = np.concatenate([host.parent[rows[ends]], rows])
+    order = np.argsort(time, kind="stable")
+    time, owner = time[order], owner[order]
+    last = np.append(time[1:] != time[:-1], True) if time.size else np.zeros(0, dtype=bool)
+    before = np.iinfo(np.int64).min
+    return np.append(before, time[last]), np.append(NONE, owner[last])
+
+
+def _filled(start: Longs, owner: Longs, other: Longs, other_owner: Longs) -> tuple[Longs, Longs]:
+    """Where a thread does nothing, what the main thread does: the one waits for the other."""
+    times = merged_times(start, other)
+    mine = owner[np.searchsorted(start, times, side="right") - 1]
+    main = other_owner[np.searchsorted(other, times, side="right") - 1]
+    return times, np.where(mine == NONE, main, mine)
+
+
+def _with_drain(
+    view: GapView, start: Longs, owner: Longs, thread: int
+) -> tuple[Longs, Longs, NDArray[np.bool_]]:
+    """After a wait the queue is empty. Up to the usual pace of launches the wait is to blame; and
+    where nothing else is recorded, up to the time it held the host: that much the host would have
+    run ahead without it. The blame ends at the next launch."""
+    trace, pace = view.trace, view.learned.pace_ns
+    waits = np.flatnonzero(view.calls.blocking & (trace.events["thread"].to_numpy() == thread))
+    if not waits.size:
+        return start, owner, np.zeros(start.size, dtype=bool)
+    waits = waits[np.argsort(trace.end_ns[waits], kind="stable")]
+    begin = trace.end_ns[waits]
+    limit = np.minimum(view.next_launch(begin), np.append(begin[1:], _NEVER))
+    stop = np.minimum(begin + pace, np.maximum(limit, begin))
+    held = np.where(limit == _NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
+    far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
+    times = merged_times(start, begin, stop, far)
+    innermost = owner[np.searchsorted(start, times, side="right") - 1]
+    at = np.maximum(np.searchsorted(begin, times, side="right") - 1, 0)
+    after = times >= begin[0]
+    silent = (innermost == NONE) | view.is_range[np.maximum(innermost, 0)]
+    drained = after & ((times < stop[at]) | (silent & (times < far[at])))
+    return times, np.where(drained, waits[at], innermost), drained
+
+
+def _causes(view: GapView, start: Longs, owner: Longs) -> NDArray[np.int8]:
+    """What each segment means by the row that is innermost in it."""
+    of_row = view.cause_of_row
+    length = np.append(start[1:], start[-1:]) - start
+    length[0] = 0
+    # Without operators in the recording a thread that only launches is dispatching in between.
+    paced = (not view.is_operator.any()) & (length <= view.learned.pace_ns)
+    silent = np.where(paced, LAUNCH, HOST)
+    cause = np.where(owner == NONE, silent, of_row[np.maximum(owner, 0)]).astype(np.int8)
+    dispatching = cause == LAUNCH
+    cause[dispatching & _library_work(view, length, owner)] = COMPILE
+    cause[dispatching & _host_operators(view, length, owner)] = HOST
+    return cause
+
+
+def _library_work(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
+    """Stretches of an operator without a call inside that are far longer than those of its like,
+    or, when it has no like, than those of operators at all; it must launch something after."""
+    long: NDArray[np.bool_] = (length > _SHARE_OF_STEP * view.step_ns) & (owner != NONE)
+    long[long] = view.is_operator[owner[long]] & view.launches_inside[owner[long]]
+    if not long.any():
+        return long
+    overall = _overall_stretch(view, length, owner)
+    for code in set(view.trace.name_codes[owner[long]].tolist()):
+        mine = view.trace.name_codes[np.maximum(owner, 0)] == code
+        mine &= owner != NONE
+        rows, place = np.unique(owner[mine], return_inverse=True)
+        longest = np.zeros(rows.size, dtype=np.int64)
+        np.maximum.at(longest, place, length[mine])
+        usual = float(np.median(longest)) if rows.size > 1 else overall
+        long &= ~mine | (length > _FAR_LONGER * max(usual, overall / 4))
+    return long
+
+
+def _overall_stretch(view: GapView, length: Longs, owner: Longs) -> float:
+    """Median of all stretches of operators without a call inside."""
+    stretches = length[(owner != NONE) & view.is_operator[np.maximum(owner, 0)]]
+    return float(np.median(stretches)) if stretches.size else 0.0
+
+
+def _host_operators(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
+    """Operators that put nothing on a device and take long themselves: work of the host."""
+    operator = (owner != NONE) & view.is_operator[np.maximum(owner, 0)]
+    idle = (
+        operator & ~view.launches_inside[np.maximum(view.outer_operator[np.maximum(owner, 0)], 0)]
+    )
+    long: NDArray[np.bool_] = idle & (length > _SHARE_OF_STEP * view.step_ns / 4)
+    return long
+
+
+def _forced(
+    start: Longs,
+    owner: Longs,
+    cause: NDArray[np.int8],
+    ranges: tuple[Longs, Longs],
+    forced: int,
+) -> tuple[Longs, Longs, NDArray[np.int8]]:
+    """Segments inside these ranges of time have this cause, whatever the thread says."""
+    begin, stop = union(*ranges)
+    if not begin.size:
+        return start, owner, cause
+    times = merged_times(start, begin, stop)
+    at = np.searchsorted(start, times, side="right") - 1
+    inside = np.searchsorted(begin, times, side="right") - 1
+    within = (inside >= 0) & (times < stop[np.maximum(inside, 0)])
+    return times, owner[at], np.where(within, forced, cause[at]).astype(np.int8)
+
+
+def _bounded(source: Longs, start: Longs, end: Longs) -> Pieces:
+    keep = end > start
+    size = int(keep.sum())
+    return Pieces(
+        source[keep],
+        start[keep],
+        end[keep],
+        np.full(size, UNEXPLAINED, dtype=np.int8),
+        np.full(size, NONE, dtype=np.int64),
+    )
+
+
+def _chosen(piece: Pieces, keep: NDArray[np.bool_]) -> Pieces:
+    return Pieces(
+        piece.source[keep],
+        piece.start_ns[keep],
+        piece.end_ns[keep],
+        piece.cause[keep],
+        piece.event[keep],
+    )
+
+
+def _join(parts: list[Pieces]) -> Pieces:
+    if not parts:
+        return _bounded(*(np.zeros(0, dtype=np.int64),) * 3)
+    columns = [
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("source", "start_ns", "end_ns", "cause", "event")
+    ]
+    return _chosen(Pieces(*columns), columns[2] > columns[1])
+
+
+def _merged(gaps: Gaps, pieces: Pieces, pace_ns: int) -> Gaps:
+    """The pieces in order, neighbours of one cause and event joined."""
+    order = np.lexsort((pieces.start_ns, pieces.source))
+    source, start, end = pieces.source[order], pieces.start_ns[order], pieces.end_ns[order]
+    cause, event = pieces.cause[order], pieces.event[order]
+    new = np.ones(source.size, dtype=bool)
+    new[1:] = (source[1:] != source[:-1]) | (cause[1:] != cause[:-1]) | (event[1:] != event[:-1])
+    first = np.flatnonzero(new)
+    last = np.append(first[1:] - 1, source.size - 1) if source.size else first
+    kept = source[first]
+    return Gaps(
+        gaps.device[kept],
+        start[first],
+        end[last],
+        gaps.step[kept],
+        gaps.before[kept],
+        gaps.after[kept],
+        cause[first],
+        gaps.gap[kept],
+        event[first],
+        pace_ns,
+    )

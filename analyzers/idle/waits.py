@@ -1,0 +1,202 @@
+"""Waits of the host for the device: which there were, who made them, what each cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.calls import Calls
+from tracer.analyzers.gaps import CAUSE_CODE
+from tracer.analyzers.intervals import NONE, Longs, lookup, take
+
+SCALAR, SHAPE = "scalar-read", "data-dependent-shape"
+TO_HOST, PAGEABLE = "device-to-host-copy", "pageable-copy"
+EXPLICIT = "explicit"
+
+_SCALAR_OPERATORS = (
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+    "aten::Bool",
+    "aten::Int",
+    "aten::Float",
+)
+_COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::to")
+# Operators that must read the device on a GPU; a recording of the CPU alone tells what would wait.
+_WOULD_WAIT = {
+    "aten::_local_scalar_dense": SCALAR,
+    "aten::nonzero": SHAPE,
+    "aten::masked_select": SHAPE,
+    "aten::_unique2": SHAPE,
+    "aten::unique_consecutive": SHAPE,
+    "aten::unique_dim": SHAPE,
+}
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One wait. blocked_ns: how long it held the host; idle_ns: how long the device then had
+    nothing to do because of it; idle_after_ns: the whole gap after it, whoever caused the rest."""
+
+    event: int
+    cause: str
+    operator: int  # the operator that asked for it; -1 for a wait that the program asked for
+    blocked_ns: int
+    idle_ns: int
+    idle_after_ns: int
+    step: int
+    copied_bytes: int = NONE
+
+
+def find_waits(context: Context) -> list[Wait]:
+    """The waits of a recording with a device, in order. One operator that copies and then
+    synchronizes is one wait. What ends the measurement, and the profiler's own, is left out."""
+    work = context.work
+    calls = Calls(work.trace, work.host, work.launches)
+    rows = np.flatnonzero(calls.blocking)
+    rows = rows[~_after_everything(context, rows)]
+    operator = _asking_operator(context, rows)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row, holder in zip(rows.tolist(), operator.tolist(), strict=True):
+        groups.setdefault((holder, NONE if holder != NONE else row), []).append(row)
+    idle, after = _idle_of(context), _idle_after(context, rows)
+    return [
+        _wait(context, holder, members, idle, after)
+        for (holder, _), members in sorted(groups.items(), key=lambda item: item[1][0])
+    ]
+
+
+def _asking_operator(context: Context, rows: Longs) -> Longs:
+    """The operator that asked for each wait: the outermost when it is one of PyTorch's, whatever
+    it reads on the way, else the innermost, since an engine's operator may hold many."""
+    host, trace = context.work.host, context.work.trace
+    inner, outer = take(host.operator, rows), take(host.outer_operator, rows)
+    native = trace.names_matching(lambda name: name.startswith("aten::"))
+    whole = (outer != NONE) & native[trace.name_codes[np.maximum(outer, 0)]]
+    return np.where(whole, outer, inner)
+
+
+def _after_everything(context: Context, rows: Longs) -> np.typing.NDArray[np.bool_]:
+    """Waits that begin after the last step (or the last launch) with no device work to follow."""
+    trace, plan = context.work.trace, context.plan
+    launching = context.work.launches.launching
+    last_launch = int(trace.end_ns[launching].max()) if launching.any() else 0
+    last = max(step.end_ns for step in plan.host) if plan.found else last_launch
+    starts = trace.start_ns[context.work.event]
+    work_begins = int(starts.max()) if starts.size else 0
+    return (trace.start_ns[rows] >= last) & (work_begins <= trace.end_ns[rows])
+
+
+def _idle_of(context: Context) -> dict[int, int]:
+    """Idle that each blocking call caused."""
+    gaps = context.gaps
+    mine = gaps.cause == CAUSE_CODE["sync"]
+    out: dict[int, int] = {}
+    lengths = (gaps.end_ns - gaps.start_ns)[mine]
+    for event, length in zip(gaps.event[mine].tolist(), lengths.tolist(), strict=True):
+        out[event] = out.get(event, 0) + length
+    return out
+
+
+def _idle_after(context: Context, rows: Longs) -> dict[int, int]:
+    """The rest of the gap that was open, or opened, when each wait returned."""
+    gaps, trace = context.gaps, context.work.trace
+    if not gaps.gap.size:
+        return {}
+    whole = int(gaps.gap.max()) + 1
+    start: Longs = np.full(whole, np.iinfo(np.int64).max)
+    end: Longs = np.zeros(whole, dtype=np.int64)
+    np.minimum.at(start, gaps.gap, gaps.start_ns)
+    np.maximum.at(end, gaps.gap, gaps.end_ns)
+    order = np.argsort(end, kind="stable")
+    start, end = start[order], end[order]
+    returned = trace.end_ns[rows]
+    at = np.minimum(np.searchsorted(end, returned, side="right"), whole - 1)
+    begins = np.maximum(start[at], trace.start_ns[rows])
+    launches = trace.start_ns[context.work.launches.launching]
+    following = np.append(launches, np.iinfo(np.int64).max)[np.searchsorted(launches, returned)]
+    open_then = (end[at] > returned) & (start[at] <= following)
+    lasts = np.where(open_then, end[at] - begins, 0)
+    return dict(zip(rows.tolist(), lasts.tolist(), strict=True))
+
+
+def _wait(
+    context: Context, holder: int, members: list[int], idle: dict[int, int], after: dict[int, int]
+) -> Wait:
+    trace = context.work.trace
+    rows = np.array(members, dtype=np.int64)
+    copies = _copies_of(context, holder, rows)
+    starts = np.array([step.start_ns for step in context.plan.host])
+    step = int(np.searchsorted(starts, trace.start_ns[rows[0]], side="right")) - 1
+    return Wait(
+        event=members[-1],
+        cause=_cause(context, holder, rows, copies),
+        operator=int(context.work.host.operator[rows[0]]),
+        blocked_ns=int((trace.end_ns[rows] - trace.start_ns[rows]).sum()),
+        idle_ns=sum(idle.get(row, 0) for row in members),
+        idle_after_ns=max(after.get(row, 0) for row in members),
+        step=step,
+        copied_bytes=_bytes(context, copies),
+    )
+
+
+def _copies_of(context: Context, holder: int, rows: Longs) -> Longs:
+    """Device copies that were launched inside the operator, or by the blocking calls."""
+    work = context.work
+    if holder == NONE:
+        inside = np.isin(work.launch, rows)
+    else:
+        inside = _asking_operator(context, work.launch) == holder
+    kinds = np.isin(work.event, work.trace.rows("memcpy"))
+    return work.event[inside & kinds]
+
+
+def _directions(context: Context, copies: Longs) -> list[str]:
+    table = context.work.trace.table("copies")
+    at = lookup(table["event"].to_numpy(), copies)
+    names = table["direction"].astype(str).tolist()
+    return [names[i] for i in at.tolist() if i != NONE]
+
+
+def _bytes(context: Context, copies: Longs) -> int:
+    table = context.work.trace.table("copies")
+    at = lookup(table["event"].to_numpy(), copies)
+    sizes = take(table["bytes"].to_numpy(), at)
+    return int(sizes.max()) if sizes.size else NONE
+
+
+def _cause(context: Context, holder: int, rows: Longs, copies: Longs) -> str:
+    work = context.work
+    directions = _directions(context, copies)
+    if holder == NONE:
+        if "device_to_host" in directions:
+            return TO_HOST
+        return PAGEABLE if "host_to_device" in directions else EXPLICIT
+    names = work.trace.names
+    inner = names[work.trace.name_codes[int(work.host.operator[rows[0]])]]
+    outer = names[work.trace.name_codes[int(work.host.outer_operator[rows[0]])]]
+    if inner == "aten::_local_scalar_dense":
+        return SCALAR if outer in _SCALAR_OPERATORS else SHAPE
+    if inner in _COPY_OPERATORS:
+        return PAGEABLE if "host_to_device" in directions else TO_HOST
+    if "host_to_device" in directions and "device_to_host" not in directions:
+        return PAGEABLE
+    return SHAPE if inner.startswith("aten::") else EXPLICIT
+
+
+def find_would_be_waits(context: Context) -> list[Wait]:
+    """On a recording of the CPU alone: operators that would make the host wait on a GPU."""
+    work = context.work
+    trace, host = work.trace, work.host
+    wanted = trace.names_matching(lambda name: name in _WOULD_WAIT)[trace.name_codes]
+    starts = np.array([step.start_ns for step in context.plan.host])
+    out = []
+    for row in np.flatnonzero(wanted & host.of_kind("operator")).tolist():
+        outer = trace.names[trace.name_codes[int(host.outer_operator[row])]]
+        cause = _WOULD_WAIT[trace.names[trace.name_codes[row]]]
+        cause = SHAPE if cause == SCALAR and outer not in _SCALAR_OPERATORS else cause
+        step = int(np.searchsorted(starts, trace.start_ns[row], side="right")) - 1
+        out.append(Wait(row, cause, row, 0, 0, 0, step))
+    return out

@@ -1,0 +1,223 @@
+"""Group and part of each kernel of a block, once it is known which block it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from tracer.analyzers.layers.blocks import (
+    EXPERT_SIGNS,
+    LEFT,
+    NORMS,
+    Blocks,
+    Cluster,
+    Units,
+    label,
+    layers_end,
+)
+
+_NORM = label("other", "norm")
+_RESIDUAL = label("other", "residual")
+_EMBEDDING = label("other", "embedding")
+_LM_HEAD = label("other", "lm_head")
+_SAMPLING = label("other", "sampling")
+_LOSS = label("other", "loss")
+_ROPE = label("attention", "rope")
+_CORE = label("attention", "core")
+_KV = label("attention", "kv_cache")
+_PROJECTION = label("attention", "projection")
+_ATTENTION_NORM = label("attention", "norm")
+_MIXER = label("attention", "mixer")
+_FFN_PROJECTION = label("ffn", "projection")
+_ACTIVATION = label("ffn", "activation")
+_ROUTER = label("ffn", "router")
+_EXPERTS = label("ffn", "experts")
+_DEQUANTIZE = label("ffn", "dequantize")
+_ATTENTION_DEQUANTIZE = label("attention", "dequantize")
+_FFN_NORM = label("ffn", "norm")
+
+_GEMM = b"Ggb"
+_DEQUANTIZING = b"Qq"
+_ROTATING = b"m-tDoe"
+_ROUTING = b"RTx"
+
+
+class Painter:
+    """Labels of units in the making; `kernels` spreads them over the kernels of each unit."""
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+        self.labels = bytearray([LEFT]) * len(units.letters)
+
+    def kernels(self) -> bytes:
+        """The label of each kernel."""
+        start = self.units.start
+        pieces = (
+            bytes([mark]) * (end - begin)
+            for mark, begin, end in zip(self.labels, start, start[1:], strict=False)
+        )
+        return b"".join(pieces)
+
+    def each(self, first: int, last: int, choose: Callable[[int, int], int]) -> None:
+        """Give units `first` to `last` what `choose(place, letter)` says."""
+        for place in range(max(first, 0), min(last, len(self.labels) - 1) + 1):
+            self.labels[place] = choose(place, self.units.letters[place])
+
+    def bound(self, cluster: Cluster) -> None:
+        """Norms and residual sums between blocks."""
+        self.each(
+            cluster.first,
+            cluster.last,
+            lambda place, letter: _NORM if letter in NORMS else _RESIDUAL,
+        )
+
+    def after_core(self, first: int, last: int, *, mixer: bool) -> None:
+        """The end of an attention block: output projection and what surrounds it."""
+        rest = _MIXER if mixer else _CORE
+        self.each(first, last, lambda place, letter: _attention(letter, rest))
+
+    def before_core(self, first: int, last: int, *, mixer: bool) -> None:
+        """The beginning of an attention block: projections, rotation, cache."""
+        letters = self.units.letters
+
+        def choose(place: int, letter: int) -> int:
+            if mixer:
+                return _attention(letter, _MIXER)
+            if letter in b"li":
+                return _ROPE if letters[place - 1 : place] == b"-" else _KV
+            return _attention(letter, _ROPE if letter in _ROTATING else _CORE)
+
+        self.each(first, last, choose)
+
+    def ffn(self, first: int, last: int) -> None:
+        """An FFN, dense or of experts, and after it what it adds to the residual stream."""
+        letters = self.units.letters[first : last + 1]
+        routed = min((letters.find(bytes([c])) for c in _ROUTING if c in letters), default=-1)
+        if routed < 0 and b"M" not in letters:
+            self.each(first, last, lambda place, letter: _dense(letter))
+            return
+        gate = letters.rfind(b"G", 0, max(routed, 0))
+        work = letters.find(b"M")
+        work = work if work >= 0 else letters.find(b"G", routed)
+
+        def choose(place: int, letter: int) -> int:
+            if letter in b"A":
+                return _ACTIVATION
+            if place - first == gate or letter in _ROUTING or gate < place - first < work:
+                return _ROUTER if letter in b"GRTxgcyYe?Azi" else _EXPERTS
+            return _FFN_PROJECTION if letter in b"Gg" else _EXPERTS
+
+        self.each(first, last, choose)
+
+
+def _attention(letter: int, rest: int) -> int:
+    if letter in _GEMM:
+        return _PROJECTION
+    if letter in _DEQUANTIZING:
+        return _ATTENTION_DEQUANTIZE
+    if letter in NORMS:
+        return _ATTENTION_NORM
+    if letter in b"Kkx":
+        return _CORE
+    if letter in b"Ss":
+        return _MIXER
+    return {ord("o"): _ROPE, ord("w"): _KV}.get(letter, rest)
+
+
+def _dense(letter: int) -> int:
+    if letter in _DEQUANTIZING:
+        return _DEQUANTIZE
+    if letter in _GEMM:
+        return _FFN_PROJECTION
+    return _FFN_NORM if letter in NORMS else _ACTIVATION
+
+
+def paint_interval(units: Units, blocks: Blocks, *, mixer_before: bool, mixer_after: bool) -> bytes:
+    """Labels of the kernels between two cores of one pass through the model."""
+    painter = Painter(units)
+    paint_layer_end(painter, blocks, mixer=mixer_before)
+    painter.before_core(layers_end(blocks), len(units.letters) - 1, mixer=mixer_after)
+    return painter.kernels()
+
+
+def paint_layer_end(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
+    """From a core to the last bound: output projection, bounds, FFN, and whole layers after it."""
+    stop = blocks.bounds[0].first if blocks.bounds else len(painter.labels)
+    painter.after_core(0, stop - 1, mixer=mixer)
+    paint_blocks(painter, blocks, mixer=mixer)
+
+
+def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
+    """The blocks themselves; what lies between bounds and is neither FFN nor mixer is attention."""
+    for before, after in pairwise(blocks.bounds):
+        painter.before_core(before.last + 1, after.first - 1, mixer=mixer)
+    for span in blocks.mixers:
+        painter.before_core(*span, mixer=True)
+    for span in blocks.ffns:
+        painter.ffn(*span)
+    for cluster in blocks.bounds:
+        painter.bound(cluster)
+    for span in blocks.ffns:
+        _shared_experts(painter, *span)
+
+
+def _shared_experts(painter: Painter, first: int, last: int) -> None:
+    """Of the sums after experts only the last is the residual; one before adds shared experts."""
+    letters = painter.units.letters
+    if not any(letter in EXPERT_SIGNS for letter in letters[first : last + 1]):
+        return
+    for place in range(last + 1, len(letters) - 1):
+        if letters[place : place + 2] != b"DD":
+            return
+        painter.labels[place] = _EXPERTS
+
+
+def paint_model_end(painter: Painter, first: int) -> None:
+    """What follows the last layer's bound: the head that makes logits, a loss, sampling."""
+    letters = painter.units.letters
+    heads = [i for i in painter.units.heavy if i >= first]
+    if not heads:
+        return
+    last = _past_cast(letters, heads[-1])
+    chosen = any(letter in b"YxTu" for letter in letters[last + 1 :])
+
+    def choose(place: int, letter: int) -> int:
+        if letter == ord("L"):
+            return _LOSS
+        if place <= last:
+            return _NORM if letter in NORMS else _LM_HEAD
+        return _SAMPLING if chosen else LEFT
+
+    painter.each(first, len(letters) - 1, choose)
+
+
+def _past_cast(letters: bytes, place: int) -> int:
+    while letters[place + 1 : place + 2] in (b"g", b"c"):
+        place += 1
+    return place
+
+
+def paint_model_begin(painter: Painter, last: int) -> None:
+    """What comes before the first layer's norm: embedding and the rotary table."""
+    letters = painter.units.letters[: last + 1]
+    table = _rotary_start(letters)
+    opened = min((i for i, letter in enumerate(letters) if letter in b"EV"), default=last + 1)
+
+    def choose(place: int, letter: int) -> int:
+        if letter in NORMS:
+            return _NORM
+        if place >= table:
+            return _ROPE
+        return _EMBEDDING if place >= opened and letter in b"EVGgDmlA" else LEFT
+
+    painter.each(0, last, choose)
+
+
+def _rotary_start(letters: bytes) -> int:
+    """Sines and cosines are taken of a product, doubled; a cast of the positions may come first."""
+    start = letters.find(b"t")
+    if start < 0:
+        return len(letters)
+    while letters[start - 1 : start] and letters[start - 1] in b"Gglm":
+        start -= 1
+    return start - 1 if letters[start - 1 : start] == b"c" else start

@@ -1,0 +1,1 @@
+"""What names tell: of kernels, operators, engines, frameworks; the tables are data."""

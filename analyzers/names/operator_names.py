@@ -1,0 +1,38 @@
+"""What the name of an operator on the host tells of the work it launches (DESIGN 5, `operator`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tracer.analyzers.names.name_rules import Rule, first_fit, read_rules
+from tracer.analyzers.names.symbols import split_words
+
+_AUTOGRAD = "autograd::engine::evaluate_function: "
+
+
+@dataclass(frozen=True)
+class OperatorRole:
+    """Group and part of an operator's work. An empty group: that of the block that owns it."""
+
+    group: str
+    part: str
+    confidence: float
+
+
+@lru_cache(maxsize=1 << 16)
+def operator_role(name: str) -> OperatorRole | None:
+    """The role that an operator, autograd node or range of the framework proves by its name.
+
+    None for operators that serve anything, such as `aten::mm`, and for names never seen before.
+    """
+    text = split_words(name.removeprefix(_AUTOGRAD))
+    found = first_fit(_rules(), text)
+    if not found or not found["part"]:
+        return None
+    return OperatorRole(found["group"], found["part"], float(found["confidence"]))
+
+
+@lru_cache(maxsize=1)
+def _rules() -> tuple[Rule, ...]:
+    return read_rules("operator_names.csv")

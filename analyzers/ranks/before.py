@@ -1,0 +1,130 @@
+"""What a rank did before it arrived: its idle by cause, its work by part, its longest blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis import BUCKETS, Analysis
+from tracer.analyzers.facts.places import Places
+from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.names.kernel_table import describe
+from tracer.rank_analysis import Block, Doings, Interval
+
+_MOST_BLOCKS = 8
+
+
+def describe_doings(
+    analysis: Analysis, intervals: Sequence[Interval], places: Places | None = None
+) -> Doings:
+    """How these intervals were spent. Parts are charged time, so that they add up to what of the
+    intervals lies in the window; blocks are whole, also where they began before an interval."""
+    starts, ends = union(
+        np.array([interval.start_ns for interval in intervals], dtype=np.int64),
+        np.array([interval.end_ns for interval in intervals], dtype=np.int64),
+    )
+    slices = analysis.slices
+    inside = covered(slices["start_ns"].to_numpy(), slices["end_ns"].to_numpy(), starts, ends)
+    length = (slices["end_ns"] - slices["start_ns"]).to_numpy()
+    charged = slices["charged_ns"].to_numpy() * inside // np.maximum(length, 1)
+    parts = np.zeros(len(BUCKETS), dtype=np.int64)
+    np.add.at(parts, slices["bucket"].to_numpy(), charged)
+    named = {".".join(BUCKETS[code]): int(ns) for code, ns in enumerate(parts.tolist()) if ns}
+    return Doings(
+        int((ends - starts).sum()),
+        named,
+        _longest(_idle_blocks(analysis, starts, ends, places), _work_blocks(analysis, inside)),
+    )
+
+
+def _longest(*kinds: Sequence[Block]) -> tuple[Block, ...]:
+    """The longest blocks of each kind, together by length."""
+
+    def by_length(blocks: Sequence[Block]) -> list[Block]:
+        return sorted(blocks, key=lambda block: (-block.ns, block.what, block.name))
+
+    return tuple(by_length([b for blocks in kinds for b in by_length(blocks)[:_MOST_BLOCKS]]))
+
+
+def _idle_blocks(
+    analysis: Analysis, starts: Longs, ends: Longs, places: Places | None
+) -> list[Block]:
+    """The longest single pieces of idle that reach into the intervals."""
+    gaps = _joined_gaps(analysis.gaps)
+    begin, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    inside = covered(begin, end, starts, ends)
+    rows = np.flatnonzero(inside > 0)
+    rows = rows[np.argsort(-(end - begin)[rows], kind="stable")][:_MOST_BLOCKS]
+    columns = zip(
+        gaps["cause"].iloc[rows].astype(str),
+        gaps["event"].to_numpy()[rows].tolist(),
+        (end - begin)[rows].tolist(),
+        strict=True,
+    )
+    return [
+        Block(f"overhead.{cause}", _event_name(analysis, event), ns, 1, _place(places, event))
+        for cause, event, ns in columns
+    ]
+
+
+def _place(places: Places | None, event: int) -> str:
+    """File, line and function of a host event, as far as they are recorded."""
+    if places is None or event == NONE:
+        return ""
+    where = places.of(event)
+    line = f":{where.line}" if where.line is not None else ""
+    return f"{where.file}{line} {where.function or ''}".strip() if where.file else ""
+
+
+def _joined_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Pieces of idle that follow each other with one cause, as one: a step may begin between."""
+    if not len(gaps):
+        return gaps
+    device, cause = gaps["device"].to_numpy(), gaps["cause"].cat.codes.to_numpy()
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    new = np.ones(len(gaps), dtype=bool)
+    new[1:] = (start[1:] != end[:-1]) | (device[1:] != device[:-1]) | (cause[1:] != cause[:-1])
+    first = np.flatnonzero(new)
+    last = np.concatenate([first[1:] - 1, [len(gaps) - 1]])
+    joined = gaps.iloc[first].copy()
+    joined["end_ns"] = end[last]
+    return joined
+
+
+def _event_name(analysis: Analysis, event: int) -> str:
+    if event == NONE:
+        return ""
+    return str(analysis.trace.names[analysis.trace.name_codes[event]])
+
+
+def _work_blocks(analysis: Analysis, inside: Longs) -> list[Block]:
+    """Work in the intervals, summed by name and part; collectives are what it waits in."""
+    slices = analysis.slices
+    work, bucket = slices["work"].to_numpy(), slices["bucket"].to_numpy()
+    rows = np.flatnonzero((inside > 0) & (work != NONE))
+    rows = rows[[BUCKETS[code][0] != "communication" for code in bucket[rows].tolist()]]
+    if not rows.size:
+        return []
+    name = analysis.trace.name_codes[analysis.work["event"].to_numpy()[work[rows]]]
+    keys = np.stack([name.astype(np.int64), bucket[rows].astype(np.int64)])
+    distinct, of = np.unique(keys, axis=1, return_inverse=True)
+    spent, calls = np.zeros(distinct.shape[1], np.int64), np.zeros(distinct.shape[1], np.int64)
+    np.add.at(spent, of.reshape(-1), inside[rows])
+    pairs = np.unique(np.stack([of.reshape(-1), work[rows]]), axis=1)
+    np.add.at(calls, pairs[0], 1)
+    return [
+        Block(".".join(BUCKETS[code]), describe(analysis.trace.names[text]).short, ns, count)
+        for (text, code), ns, count in zip(
+            distinct.T.tolist(), spent.tolist(), calls.tolist(), strict=True
+        )
+    ]
+
+
+def excess(late: Doings, other: Doings | None) -> Mapping[str, int]:
+    """By how much each part took the late rank longer, the largest first."""
+    beside = other.parts_ns if other is not None else {}
+    parts = {part: ns - beside.get(part, 0) for part, ns in late.parts_ns.items()}
+    longer = {part: ns for part, ns in parts.items() if ns > 0 and not part.startswith("comm")}
+    return dict(sorted(longer.items(), key=lambda item: -item[1]))

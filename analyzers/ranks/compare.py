@@ -1,0 +1,371 @@
+"""From ranks understood one by one to what they did to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracer.analyzers.ranks.align import align, sample_lanes
+from tracer.analyzers.ranks.balance import (
+    Received,
+    expert_balance,
+    pipeline_bubbles,
+    step_balance,
+)
+from tracer.analyzers.ranks.evidence import LaneEvidence, WaitSums, add_sums, in_which_all_wait
+from tracer.analyzers.ranks.findings import (
+    NOT_ALIGNED,
+    STRAGGLER,
+    alignment_notes,
+    entry_notes,
+    not_aligned_note,
+    straggler_check,
+    straggler_finding,
+)
+from tracer.analyzers.ranks.groups import describe_groups
+from tracer.analyzers.ranks.late import late_calls
+from tracer.analyzers.ranks.match import JoinedLane, join_lanes
+from tracer.analyzers.ranks.straggler import Claim, confirm, find_claims
+from tracer.analyzers.ranks.waits import arrivals, begins_window
+from tracer.analyzers.rules.comm import EXPOSED, SAME_STREAM, without_waiting
+from tracer.events import Note
+from tracer.findings import Check, Finding
+from tracer.rank_analysis import (
+    Alignment,
+    Doings,
+    GroupResult,
+    Interval,
+    KindSums,
+    RankAnalysis,
+    RankResult,
+    RankSummary,
+    RowStore,
+)
+
+# Asks the recordings of ranks how they spent some intervals; one answer a question.
+Question = tuple[int, Sequence[Interval]]
+Describe = Callable[[Sequence[Question]], Sequence[Doings]]
+# Late ranks whose recordings are looked at again, and calls of each.
+_MOST_LATE, _MOST_CALLS = 8, 4096
+# Claims that are confirmed one by one, the costliest first.
+_MOST_CLAIMS = 64
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The ranks with what joins them."""
+
+    summaries: Mapping[int, RankSummary]
+    lanes: Sequence[JoinedLane]
+    store: RowStore
+    alignment: Alignment
+    begins: Mapping[str, bool]
+
+    def residual_ns(self, rank: int) -> int:
+        """What is not claimed of a rank."""
+        own = self.alignment.residuals_ns.get(rank, 0)
+        return max(self.alignment.residual_ns or 0, own)
+
+
+@dataclass
+class _Joined:
+    """What one pass over all shared calls found."""
+
+    sums: dict[tuple[int, str, str], WaitSums] = field(default_factory=dict)
+    evidence: dict[str, LaneEvidence] = field(default_factory=dict)
+    received: dict[str, Received] = field(default_factory=dict)
+
+
+def compare_ranks(
+    summaries: Mapping[int, RankSummary],
+    store: RowStore,
+    describe: Describe,
+    notes: Sequence[Note] = (),
+) -> RankAnalysis:
+    """Align the ranks, tell waiting from sending, name late ranks. `notes`: on what is missing."""
+    lanes = join_lanes(summaries, store)
+    alignment = align(summaries, sample_lanes(lanes, summaries, store)) if lanes else None
+    if alignment is None:
+        return _alone(summaries, lanes, notes)
+    run = _Run(summaries, lanes, store, alignment, begins_window(lanes, summaries, store))
+    joined = _one_pass(run)
+    claims = _confirmed(run, joined)
+    groups = describe_groups(lanes, summaries)
+    findings = _findings(run, joined, claims, describe, groups)
+    kinds = {rank: _kinds(summary, joined) for rank, summary in summaries.items()}
+    late = [claim.rank for claim in claims]
+    return RankAnalysis(
+        ranks=tuple(
+            _result(summaries[rank], kinds[rank], joined, late) for rank in sorted(summaries)
+        ),
+        alignment=alignment,
+        groups=groups,
+        findings=findings,
+        checks=_checks(run, joined, findings, notes),
+        notes=(*notes, *alignment_notes(alignment, lanes), *entry_notes(joined.evidence.values())),
+        imbalance={
+            "steps": step_balance(summaries),
+            "experts": expert_balance(joined.received.items()),
+            "pipeline": pipeline_bubbles(summaries, kinds),
+        },
+    )
+
+
+def _alone(
+    summaries: Mapping[int, RankSummary], lanes: Sequence[JoinedLane], notes: Sequence[Note]
+) -> RankAnalysis:
+    """Ranks that share nothing: each for itself."""
+    ranks = sorted(summaries)
+    several = len(ranks) > 1
+    why = (
+        "the ranks share no collective, so that their clocks cannot be aligned"
+        if several
+        else "one rank alone has nothing to be compared with"
+    )
+    empty = _Joined()
+    return RankAnalysis(
+        ranks=tuple(
+            _result(summaries[rank], _kinds(summaries[rank], empty), empty, []) for rank in ranks
+        ),
+        alignment=None,
+        groups=describe_groups(lanes, summaries),
+        checks=(
+            Check(NOT_ALIGNED, "found" if several else "not_checked", why),
+            Check(STRAGGLER, "not_checked", why),
+        ),
+        notes=(*notes, not_aligned_note(ranks, why)) if several else tuple(notes),
+        imbalance={"steps": step_balance(summaries), "experts": [], "pipeline": []},
+    )
+
+
+def _one_pass(run: _Run) -> _Joined:
+    joined = _Joined()
+    limits = {rank: run.residual_ns(rank) for rank in run.summaries}
+    for lane in run.lanes:
+        evidence, received = LaneEvidence(lane.key, lane.ranks), Received(lane.ranks)
+        for found in arrivals(lane, run.store, run.alignment, run.begins[lane.key]):
+            add_sums(joined.sums, found, run.summaries)
+            waiting = in_which_all_wait(found, run.summaries, run.alignment)
+            evidence.add(found, limits, waiting)
+            received.add(found, run.summaries)
+        joined.evidence[lane.key] = evidence
+        joined.received[lane.key] = received
+    return joined
+
+
+# --- late ranks ----------------------------------------------------------------------------------
+
+
+def _confirmed(run: _Run, joined: _Joined) -> list[Claim]:
+    """Claims that hold when what a rank waited for others itself is taken out; one a rank."""
+    walls = {rank: _fair_wall(summary, joined) for rank, summary in run.summaries.items()}
+    steps = {rank: summary.median_step_ns or 0 for rank, summary in run.summaries.items()}
+    claims = find_claims(joined.evidence.values(), walls, steps)[:_MOST_CLAIMS]
+    ranks = {claim.rank for claim in claims}
+    calls = late_calls(ranks, run.lanes, run.store, run.alignment, run.begins)
+    kept: dict[int, Claim] = {}
+    for claim in claims:
+        members = len(joined.evidence[claim.key].ranks)
+        held = confirm(claim, calls[claim.rank], run.residual_ns(claim.rank), members)
+        if held is not None and held.rank not in kept:
+            kept[held.rank] = held
+    return sorted(kept.values(), key=lambda claim: (-claim.total_ns, claim.rank))
+
+
+def _fair_wall(summary: RankSummary, joined: _Joined) -> int:
+    """The window of a rank without the call in which the ranks entered it."""
+    rank = summary.rank
+    lanes = [lane for lane in joined.evidence.values() if rank in lane.ranks]
+    entered = sum(int(lane.entry_ns[lane.ranks.index(rank)]) for lane in lanes)
+    return max(summary.wall_ns - entered, summary.wall_ns // 4, 1)
+
+
+def _findings(
+    run: _Run,
+    joined: _Joined,
+    claims: Sequence[Claim],
+    describe: Describe,
+    groups: Sequence[GroupResult],
+) -> tuple[Finding, ...]:
+    """Late ranks with what they did before their late calls, beside what a punctual one did before
+    the same calls."""
+    looked_at = claims[:_MOST_LATE]
+    beside = {c.rank: _punctual(joined.evidence[c.key], claims) for c in looked_at}
+    questions = _questions(run, looked_at, beside)
+    answers = describe(questions) if questions else ()
+    by_place = dict(enumerate(answers))
+    findings: list[Finding] = []
+    place = 0
+    for claim in claims:
+        late = other = None
+        if claim in looked_at:
+            late = by_place.get(place)
+            other = by_place.get(place + 1) if beside[claim.rank] is not None else None
+            place += 1 if beside[claim.rank] is None else 2
+        ranks = joined.evidence[claim.key].ranks
+        walls = sorted(_fair_wall(run.summaries[rank], joined) for rank in ranks)
+        wall = walls[len(walls) // 2]
+        group = _group_of(claim, run.lanes, groups)
+        findings.append(
+            straggler_finding(
+                claim, late, other, beside.get(claim.rank), wall, run.alignment, group
+            )
+        )
+    return tuple(findings)
+
+
+def _group_of(
+    claim: Claim, lanes: Sequence[JoinedLane], groups: Sequence[GroupResult]
+) -> GroupResult | None:
+    lane = next(lane for lane in lanes if lane.key == claim.key)
+    name = next(iter(lane.lanes.values())).group
+    return next((g for g in groups if (g.name, g.members) == (name, lane.members)), None)
+
+
+def _questions(
+    run: _Run, claims: Sequence[Claim], beside: Mapping[int, int | None]
+) -> list[Question]:
+    """For each claim: what the late rank did, then what the punctual one did, if there is one."""
+    ranks = {claim.rank for claim in claims} | {r for r in beside.values() if r is not None}
+    calls = late_calls(ranks, run.lanes, run.store, run.alignment, run.begins)
+    questions: list[Question] = []
+    for claim in claims:
+        steps = claim.steps if claim.how == "steps" else None
+        which = calls[claim.rank].late_in(
+            claim.key, steps, least_ns=claim.least_ns, together=claim.how == "together"
+        )[:_MOST_CALLS]
+        questions.append((claim.rank, calls[claim.rank].before(claim.key, which)))
+        other = beside[claim.rank]
+        if other is not None:
+            questions.append((other, calls[other].before(claim.key, which)))
+    return questions
+
+
+def _punctual(lane: LaneEvidence, claims: Sequence[Claim]) -> int | None:
+    """The rank of the lane that came late most rarely, and is none of the late ones."""
+    late = {rank for claim in claims for rank in (claim.rank, *claim.together)}
+    others = [place for place, rank in enumerate(lane.ranks) if rank not in late]
+    if not others:
+        return None
+    return lane.ranks[min(others, key=lambda place: (int(lane.late[place]), place))]
+
+
+# --- results -------------------------------------------------------------------------------------
+
+
+def _kinds(summary: RankSummary, joined: _Joined) -> tuple[KindSums, ...]:
+    """Totals of a rank's collectives, with waiting and sending where they could be compared."""
+    kinds: list[KindSums] = []
+    for (op, group), total in zip(summary.kinds, summary.totals, strict=True):
+        found = joined.sums.get((summary.rank, op, group))
+        compared = found.compared if found else 0
+        kinds.append(
+            KindSums(
+                op=op,
+                group=group,
+                members=_members(summary, op, group, joined),
+                count=total.count,
+                bytes=total.bytes,
+                exposed_ns=total.exposed_ns,
+                overlapped_ns=total.overlapped_ns,
+                exposed_wait_ns=found.exposed_wait_ns if found else 0,
+                wait_ns=found.wait_ns if found else None,
+                wire_ns=found.wire_ns if found else None,
+                compared=compared,
+                compared_bytes=found.bytes if found and total.bytes is not None else None,
+                median_wire_ns=found.median_wire_ns if found else None,
+            )
+        )
+    return tuple(kinds)
+
+
+def _members(summary: RankSummary, op: str, group: str, joined: _Joined) -> int:
+    """The size of a group; where no group was recorded, the ranks that made such calls together,
+    provided that all ranks of the run are there."""
+    recorded = summary.group_sizes.get(group, -1)
+    if recorded > 0 or group:
+        return recorded
+    sizes = [
+        len(lane.ranks)
+        for key, lane in joined.evidence.items()
+        if key.startswith(f"||{op} ") and summary.rank in lane.ranks
+    ]
+    return max(sizes, default=-1)
+
+
+def _result(
+    summary: RankSummary, kinds: tuple[KindSums, ...], joined: _Joined, late: Sequence[int]
+) -> RankResult:
+    known = [kind for kind in kinds if kind.wait_ns is not None]
+    others = [rank for rank in late if rank != summary.rank]
+    findings, checks = _rejudged(summary, kinds, others) if known else (None, None)
+    lanes = [lane for lane in joined.evidence.values() if summary.rank in lane.ranks]
+    places = [(lane, lane.ranks.index(summary.rank)) for lane in lanes]
+    return RankResult(
+        summary=summary,
+        kinds=kinds,
+        findings=summary.findings if findings is None else findings,
+        checks=summary.checks if checks is None else checks,
+        wait_ns=sum(kind.wait_ns or 0 for kind in known) if known else None,
+        wire_ns=sum(kind.wire_ns or 0 for kind in known) if known else None,
+        exposed_wait_ns=sum(kind.exposed_wait_ns for kind in known),
+        last=sum(int(lane.last[place]) for lane, place in places),
+        compared=sum(int(lane.held[place]) for lane, place in places),
+    )
+
+
+def _rejudged(
+    summary: RankSummary, kinds: Sequence[KindSums], late: Sequence[int]
+) -> tuple[tuple[Finding, ...], tuple[Check, ...]]:
+    """Findings on communication without what was waiting: the late rank is to blame for that."""
+    waited = {(kind.op, kind.group): kind.exposed_wait_ns for kind in kinds}
+    findings: list[Finding] = []
+    dropped: set[str] = set()
+    for finding in summary.findings:
+        if finding.rule not in (EXPOSED, SAME_STREAM):
+            findings.append(finding)
+            continue
+        key = (str(finding.detail.get("op")), str(finding.detail.get("group") or ""))
+        kept = without_waiting(finding, waited.get(key, 0), summary.capacity_ns, late)
+        if kept is None:
+            dropped.add(finding.rule)
+        else:
+            findings.append(kept)
+    left = {finding.rule for finding in findings}
+    reason = "what is exposed is waiting for other ranks, not sending"
+    checks = tuple(
+        Check(check.rule, "clear", reason) if check.rule in dropped - left else check
+        for check in summary.checks
+    )
+    return tuple(findings), checks
+
+
+def _checks(
+    run: _Run, joined: _Joined, findings: Sequence[Finding], notes: Sequence[Note]
+) -> tuple[Check, ...]:
+    partial = "; ".join(note.message for note in notes if note.partial)
+    apart = run.alignment.apart
+    aligned = (
+        Check(NOT_ALIGNED, "found", f"rank {', '.join(map(str, apart))}: no collective is shared")
+        if apart
+        else Check(NOT_ALIGNED, "clear", run.alignment.basis)
+    )
+    return aligned, straggler_check(findings, _who_came_last(joined), partial)
+
+
+def _who_came_last(joined: _Joined) -> str:
+    """Why no rank is named: who came last most often, and how often."""
+    best: tuple[int, int, int] | None = None
+    for lane in joined.evidence.values():
+        for place, rank in enumerate(lane.ranks):
+            last, held = int(lane.last[place]), int(lane.held[place])
+            if best is None or last > best[0]:
+                best = (last, held, rank)
+    if best is None or not best[1]:
+        return "no collective but the first of the window could be compared"
+    if not best[0]:
+        return "no rank came last by more than the residual"
+    return (
+        f"no rank is steadily late: most often rank {best[2]} came last, "
+        f"in {best[0]} of {best[1]} collectives"
+    )

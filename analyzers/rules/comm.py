@@ -1,0 +1,274 @@
+"""Rules comm.exposed and comm.same_stream: communication with no compute beside it.
+
+One rank cannot tell waiting for the others from sending; `without_waiting` takes the wait out of a
+finding once the ranks have been compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE, Analysis, RuleResult
+from tracer.analyzers.accounting import COMPUTE
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.places import Places, folded
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.rules.judging import (
+    CRITICAL_RATIO,
+    WARNING_RATIO,
+    milliseconds,
+    ratio_of,
+    severity_of,
+    verdict,
+)
+from tracer.events import Note
+from tracer.findings import Check, Finding, Severity
+
+EXPOSED, SAME_STREAM = "comm.exposed", "comm.same_stream"
+# A stream computes when it does this share of the device's compute: a library's own stream has
+# small copies and divisions beside its collectives.
+_COMPUTING_SHARE = 0.10
+# The first collective of a window was entered apart when it lasts so many times its like.
+_APART = 10
+_ENOUGH_LIKE = 3
+_MOST_EVENTS, _MOST_PLACES = 100, 8
+
+_OVERLAP = (
+    "Start it earlier or behind independent work (async_op=True, gradient buckets, prefetching of "
+    "sharded weights), send fewer bytes, or fewer and larger messages"
+)
+_OWN_STREAM = (
+    "Launch the collective on a stream of its own (async_op=True) beside work that does not need "
+    "its result; where everything after it does, only less or faster communication helps"
+)
+_ONE_RANK = " One rank cannot tell waiting from sending: compare the ranks with `tracer ranks`."
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Collectives of one operation and process group that are exposed for one reason."""
+
+    rule: str
+    op: str
+    group: str
+    rows: Longs
+    cost_ns: int
+    stream: int
+
+
+def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
+    """Both rules of one recording."""
+    reason = _cannot_judge(analysis)
+    if reason:
+        return RuleResult(
+            checks=tuple(Check(rule, "not_checked", reason) for rule in (EXPOSED, SAME_STREAM))
+        )
+    apart = began_apart(analysis.collectives)
+    kinds = [kind for kind in _kinds(context, analysis, apart) if _matters(kind, analysis)]
+    findings: tuple[Finding, ...] = ()
+    if kinds:
+        places = Places(context.work)
+        findings = tuple(_finding(context, analysis, places, kind) for kind in kinds)
+    said = "" if len(analysis.collectives) else "no collective ran"
+    checks = [verdict(EXPOSED, findings, said), verdict(SAME_STREAM, findings, said)]
+    if analysis.cpu_only:
+        checks[1] = Check(SAME_STREAM, "not_checked", "no device was recorded")
+    return RuleResult(findings, tuple(checks), _apart_notes(analysis, apart))
+
+
+def _cannot_judge(analysis: Analysis) -> str:
+    return "" if analysis.accounted else analysis.breakdown_reason
+
+
+def _matters(kind: _Kind, analysis: Analysis) -> bool:
+    return (ratio_of(kind.cost_ns, analysis) or 0.0) >= WARNING_RATIO
+
+
+def began_apart(collectives: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether each collective is the first of its group in the window and lasts far longer than
+    its like: the ranks did not begin the window together."""
+    apart = np.zeros(len(collectives), dtype=bool)
+    if not apart.size:
+        return apart
+    start = collectives["start_ns"].to_numpy()
+    length = collectives["end_ns"].to_numpy() - start
+    group = collectives["group"].cat.codes.to_numpy()
+    alike = _alike(collectives)
+    for one in np.unique(group).tolist():
+        rows = np.flatnonzero(group == one)
+        first = rows[np.argmin(start[rows])]
+        like = np.flatnonzero((alike == alike[first]) & (np.arange(apart.size) != first))
+        enough = like.size >= _ENOUGH_LIKE
+        apart[first] = enough and length[first] > _APART * np.median(length[like])
+    return apart
+
+
+def _alike(collectives: pd.DataFrame) -> Longs:
+    """A number for collectives of the same operation, group and size."""
+    keys = np.stack(
+        [
+            collectives["op"].cat.codes.to_numpy().astype(np.int64),
+            collectives["group"].cat.codes.to_numpy().astype(np.int64),
+            collectives["bytes"].to_numpy(),
+        ]
+    )
+    alike: Longs = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return alike
+
+
+def _apart_notes(analysis: Analysis, apart: NDArray[np.bool_]) -> tuple[Note, ...]:
+    if not apart.any():
+        return ()
+    collectives = analysis.collectives[apart]
+    length = int((collectives["end_ns"] - collectives["start_ns"]).max())
+    text = (
+        f"the first collective of the window lasts {milliseconds(length)}, far longer than its "
+        "like: the ranks had not begun the window together, which is the fault of none"
+    )
+    return (Note("comm.window_start", text, int(apart.sum()), {"longest_ns": length}),)
+
+
+def _kinds(context: Context, analysis: Analysis, apart: NDArray[np.bool_]) -> list[_Kind]:
+    """Exposed collectives by operation, group and whether their stream computes."""
+    collectives = analysis.collectives
+    if not len(collectives):
+        return []
+    streams, computing = _streams(context, analysis)
+    inside = (collectives["step"].to_numpy() != NONE) & ~apart
+    exposed = np.where(inside, collectives["exposed_ns"].to_numpy(), 0)
+    op, group = collectives["op"].cat.codes.to_numpy(), collectives["group"].cat.codes.to_numpy()
+    keys = np.stack([op, group, computing]).astype(np.int64)
+    distinct, of = np.unique(keys, axis=1, return_inverse=True)
+    kinds = []
+    for code, (_, _, shares) in enumerate(distinct.T.tolist()):
+        rows = np.flatnonzero((of.reshape(-1) == code) & (exposed > 0))
+        if rows.size:
+            rule = SAME_STREAM if shares else EXPOSED
+            kinds.append(_kind(analysis, rule, rows, exposed, streams))
+    return kinds
+
+
+def _kind(analysis: Analysis, rule: str, rows: Longs, exposed: Longs, streams: Longs) -> _Kind:
+    collectives = analysis.collectives
+    op = str(collectives["op"].iloc[rows[0]])
+    bucket = BUCKET_CODE["communication", op]
+    charges = analysis.charges
+    # Collectives beside each other are exposed at the same time, which counts once.
+    charged = int(charges["ns"].to_numpy()[charges["bucket"].to_numpy() == bucket].sum())
+    return _Kind(
+        rule,
+        op,
+        str(collectives["group"].iloc[rows[0]]),
+        rows,
+        min(int(exposed[rows].sum()), charged),
+        int(np.bincount(streams[rows] - streams[rows].min()).argmax() + streams[rows].min()),
+    )
+
+
+def _streams(context: Context, analysis: Analysis) -> tuple[Longs, NDArray[np.bool_]]:
+    """The stream of each collective, and whether it does a share of the device's compute."""
+    lanes = context.lanes
+    rows = analysis.collectives["work"].to_numpy()
+    computing = np.zeros(rows.size, dtype=bool)
+    if analysis.cpu_only:
+        return np.zeros(rows.size, dtype=np.int64), computing
+    length = lanes.end_ns - lanes.start_ns
+    compute = lanes.work_class == COMPUTE
+    for device in np.unique(lanes.device[rows]).tolist():
+        on = compute & (lanes.device == device)
+        whole = int(length[on].sum())
+        for stream in np.unique(lanes.stream[rows][lanes.device[rows] == device]).tolist():
+            done = int(length[on & (lanes.stream == stream)].sum())
+            here = (lanes.device[rows] == device) & (lanes.stream[rows] == stream)
+            computing[here] = done > _COMPUTING_SHARE * whole
+    return lanes.stream[rows].astype(np.int64), computing
+
+
+def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) -> Finding:
+    collectives = analysis.collectives
+    exposed = collectives["exposed_ns"].to_numpy()
+    order = kind.rows[np.argsort(-exposed[kind.rows], kind="stable")]
+    work = collectives["work"].to_numpy()
+    steps = np.unique(collectives["step"].to_numpy()[kind.rows])
+    detail: dict[str, Any] = {
+        "op": kind.op,
+        "group": kind.group or None,
+        "exposed_ns": kind.cost_ns,
+        "overlapped_ns": int(collectives["overlapped_ns"].to_numpy()[kind.rows].sum()),
+        "modules": _modules(context, analysis, order),
+    }
+    if kind.rule == SAME_STREAM:
+        detail["stream"] = kind.stream
+    alone = len(analysis.trace.meta.process_groups) > 0 or (analysis.trace.meta.world_size or 0) > 1
+    return Finding(
+        rule=kind.rule,
+        severity=severity_of(kind.cost_ns, analysis),
+        title=_title(kind.rule, detail, f"{milliseconds(kind.cost_ns)} in {len(kind.rows)}"),
+        count=len(kind.rows),
+        cost_ns=kind.cost_ns,
+        ratio=ratio_of(kind.cost_ns, analysis),
+        steps=tuple(steps[steps != NONE].tolist()),
+        where=places.of_work(int(work[order[0]])),
+        detail=detail,
+        advice=(_OWN_STREAM if kind.rule == SAME_STREAM else _OVERLAP)
+        + "."
+        + (_ONE_RANK if alone else ""),
+        events=tuple(context.work.event[work[order[:_MOST_EVENTS]]].tolist()),
+    )
+
+
+def _title(rule: str, detail: Mapping[str, Any], amount: str) -> str:
+    group = detail["group"]
+    named = f"{detail['op']} of group {group}" if group else str(detail["op"])
+    if rule == SAME_STREAM:
+        shared = f"shares stream {detail['stream']} with compute, so that none of it can overlap"
+        return f"{named}: {shared} ({amount})"
+    return f"{named}: {amount} with nothing computed beside it"
+
+
+def _modules(context: Context, analysis: Analysis, rows: Longs) -> list[dict[str, Any]]:
+    """The modules that asked for these collectives, with the time exposed for each."""
+    modules = analysis.collectives["module"].to_numpy()[rows]
+    exposed = analysis.collectives["exposed_ns"].to_numpy()[rows]
+    sums: dict[str, list[int]] = {}
+    for module, ns in zip(modules.tolist(), exposed.tolist(), strict=True):
+        if module != NONE:
+            found = sums.setdefault(folded(context.work.tree.paths[module]), [0, 0])
+            found[0], found[1] = found[0] + 1, found[1] + ns
+    ranked = sorted(sums.items(), key=lambda item: -item[1][1])
+    return [
+        {"module": path, "count": count, "exposed_ns": ns}
+        for path, (count, ns) in ranked[:_MOST_PLACES]
+    ]
+
+
+def without_waiting(
+    finding: Finding, waited_ns: int, capacity_ns: int, waited_for: Sequence[int] = ()
+) -> Finding | None:
+    """The finding of one rank once it is known how much of the exposed time was waiting for other
+    ranks; None when what is left does not matter."""
+    cost = max((finding.cost_ns or 0) - waited_ns, 0)
+    ratio = cost / capacity_ns if capacity_ns else 0.0
+    if ratio < WARNING_RATIO:
+        return None
+    severity: Severity = "critical" if ratio >= CRITICAL_RATIO else "warning"
+    detail = {**finding.detail, "exposed_wait_ns": waited_ns, "exposed_wire_ns": cost}
+    amount = f"{milliseconds(cost)} on the wire"
+    if waited_ns:
+        ranks = f"rank {', '.join(map(str, waited_for))}" if waited_for else "other ranks"
+        amount += f" and {milliseconds(waited_ns)} of waiting for {ranks}"
+    return replace(
+        finding,
+        severity=severity,
+        cost_ns=cost,
+        ratio=ratio,
+        title=_title(finding.rule, detail, amount),
+        advice=finding.advice.replace(_ONE_RANK, ""),
+        detail=detail,
+    )

@@ -1,0 +1,193 @@
+"""Rule fallback.compile: where torch.compile falls back. Graph breaks and recompilations with the
+compiler's reason and the user's line, CUDA graphs that it skipped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.context import Context
+from tracer.analyzers.gaps import CAUSE_CODE
+from tracer.analyzers.intervals import Longs, covered, union
+from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.findings import Check, Finding, Where
+
+RULE = "fallback.compile"
+_REGION = re.compile(r"Torch-Compiled Region: (\S+)")
+_LONGEST_REASON = 160
+# The compiler tries a shape as it is and then makes it dynamic: one recompilation is its way.
+_USUAL_RECOMPILES = 1
+
+
+def judge_compile(context: Context, analysis: Analysis) -> RuleResult:
+    """All findings on compilation of one recording."""
+    events = _of_what_ran(context, analysis)
+    found = [
+        *_grouped(events, "graph_break", lambda rows: _break_finding(analysis, rows)),
+        *_grouped(events, "recompile", lambda rows: _recompile_finding(context, analysis, rows)),
+        *_grouped(events, "cudagraph_skip", lambda rows: _skip_finding(analysis, rows)),
+    ]
+    findings = tuple(finding for finding in found if finding is not None)
+    return RuleResult(findings, (_check(context, analysis, findings),))
+
+
+def _check(context: Context, analysis: Analysis, findings: tuple[Finding, ...]) -> Check:
+    if findings or not _regions(context):
+        return verdict(RULE, findings)
+    if analysis.trace.meta.detail is None:
+        return Check(RULE, "not_checked", "what the compiler did is recorded live only")
+    if analysis.trace.meta.detail not in ("modules", "full"):
+        return Check(RULE, "not_checked", "the compiler is watched at detail 'modules' and 'full'")
+    return verdict(RULE, findings)
+
+
+def _regions(context: Context) -> set[str]:
+    """Ids of the compiled regions that ran: "0/0" is the first version of the first frame."""
+    return {match[1] for name in context.work.trace.names if (match := _REGION.match(name))}
+
+
+def _of_what_ran(context: Context, analysis: Analysis) -> pd.DataFrame:
+    """What the compiler did in this recording, and before it for the code that ran here."""
+    events = context.work.trace.table("compile_events")
+    earlier = events["end_ns"].to_numpy() < analysis.window.start_ns
+    ran = events["compile_id"].isin(list(_regions(context))).to_numpy()
+    lasting = events["kind"].isin(["graph_break", "cudagraph_skip"]).to_numpy()
+    told = ["kind", "reason", "function"]
+    here = set(events[~earlier][told].itertuples(index=False, name=None))
+    known = [row in here for row in events[told].itertuples(index=False, name=None)]
+    chosen: pd.DataFrame = events[~earlier | (ran & lasting & ~np.array(known, dtype=bool))]
+    return chosen
+
+
+Judge = Callable[[pd.DataFrame], Finding | None]
+
+
+def _grouped(events: pd.DataFrame, kind: str, judge: Judge) -> list[Finding | None]:
+    """A finding for each place and, of breaks and skips, each reason."""
+    mine = events[(events["kind"] == kind).to_numpy()]
+    keys = ["file", "line", "function", *(["reason"] if kind != "recompile" else [])]
+    groups = mine.groupby(keys, observed=True, sort=False)
+    return [judge(rows) for _, rows in groups]
+
+
+def _where(rows: pd.DataFrame) -> Where:
+    first = rows.iloc[0]
+    return Where(
+        file=str(first["file"]) or None,
+        line=int(first["line"]) if first["line"] > 0 else None,
+        function=str(first["function"]) or None,
+    )
+
+
+def _place(where: Where) -> str:
+    if where.file is None:
+        return where.function or "a place that was not recorded"
+    return f"{where.file}:{where.line}" if where.line else where.file
+
+
+def _shortened(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+
+
+def _steps_at(analysis: Analysis, rows: pd.DataFrame) -> tuple[int, ...]:
+    """Steps in which it happened."""
+    start = analysis.steps["start_ns"].to_numpy()
+    end = start + analysis.steps["wall_ns"].to_numpy()
+    at = np.searchsorted(start, rows["end_ns"].to_numpy(), side="right") - 1
+    inside = (at >= 0) & (rows["start_ns"].to_numpy() < end[np.maximum(at, 0)])
+    return tuple(int(step) for step in np.unique(at[inside]))
+
+
+def _break_finding(analysis: Analysis, rows: pd.DataFrame) -> Finding:
+    where, reason = _where(rows), _shortened(str(rows.iloc[0]["reason"]))
+    return Finding(
+        rule=RULE,
+        severity="warning",
+        title=f"torch.compile breaks the graph: {reason}",
+        count=len(rows),
+        steps=_steps_at(analysis, rows),
+        where=where,
+        detail={
+            "cause": "graph-break",
+            "reason": str(rows.iloc[0]["reason"]),
+            "compile_ids": sorted(set(rows["compile_id"].astype(str))),
+        },
+        advice=(
+            f"{_place(where)}: the code before and after it is compiled apart, and what stands "
+            "between runs eagerly. Move it out of the compiled function, or write it in operators "
+            "that the compiler can trace; fullgraph=True makes a break an error."
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Cost:
+    host_ns: int
+    idle_ns: int
+
+
+def _cost(context: Context, rows: pd.DataFrame) -> _Cost:
+    """What these compilations took, and the idle of the devices meanwhile."""
+    start, end = union(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
+    gaps = context.gaps
+    idle = covered(gaps.start_ns, gaps.end_ns, start, end)
+    host: Longs = end - start
+    return _Cost(int(host.sum()), int(idle[gaps.cause == CAUSE_CODE["compile"]].sum()))
+
+
+def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame) -> Finding | None:
+    if len(rows) <= _USUAL_RECOMPILES:
+        return None
+    cost = _cost(context, rows)
+    where = _where(rows)
+    reasons = list(dict.fromkeys(rows["reason"].astype(str)))
+    name = where.function or "a function"
+    return Finding(
+        rule=RULE,
+        severity=severity_of(cost.idle_ns, analysis),
+        title=f"{name} is compiled again {len(rows)} times: {_shortened(reasons[0])}",
+        count=len(rows),
+        cost_ns=cost.idle_ns,
+        ratio=ratio_of(cost.idle_ns, analysis),
+        steps=_steps_at(analysis, rows),
+        where=where,
+        detail={
+            "cause": "recompile",
+            "reason": reasons[0],
+            "reasons": reasons[:8],
+            "host_ns": cost.host_ns,
+        },
+        advice=(
+            f"Compiling took {milliseconds(cost.host_ns)}. Keep what the guards watch the same "
+            "from call to call (shapes, types, Python values), or mark a dimension as dynamic "
+            "(torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
+        ),
+        gain_ns=cost.idle_ns,
+    )
+
+
+def _skip_finding(analysis: Analysis, rows: pd.DataFrame) -> Finding:
+    where, reason = _where(rows), str(rows.iloc[0]["reason"])
+    return Finding(
+        rule=RULE,
+        severity="warning",
+        title=f"CUDA graphs are skipped: {_shortened(reason)}",
+        count=len(rows),
+        steps=_steps_at(analysis, rows),
+        where=where,
+        detail={
+            "cause": "cudagraph-skip",
+            "reason": reason,
+            "compile_ids": sorted(set(rows["compile_id"].astype(str))),
+        },
+        advice=(
+            "The mode asks for CUDA graphs and this part runs without: every kernel is launched by "
+            "the host. Remove what the reason names: changed inputs, tensors on the CPU, dynamic "
+            "shapes, operators that wait for the host."
+        ),
+    )

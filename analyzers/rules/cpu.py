@@ -1,0 +1,180 @@
+"""Rules gap.host, gap.input and gap.gc on a recording of the CPU alone: where time passes outside
+of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.calls import Calls
+from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.findings import Check, Finding, Where
+
+# A pause is looked at from this share of a step on; a place is named from this share of the
+# window on; so many of the longest pauses are looked at.
+_PAUSE_SHARE, _NAMED_SHARE, _MOST = 0.02, 0.02, 400
+_RULES = ("gap.host", "gap.input", "gap.gc")
+
+
+@dataclass(frozen=True)
+class _Pause:
+    """Time between two operators. last: the last line seen before it, without Python frames."""
+
+    row: int
+    rule: str
+    where: Where
+    after: str
+    before: str
+    last: str
+
+
+def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
+    """The longest stretches without an operator, with what stands around them."""
+    if not analysis.cpu_only:
+        return RuleResult()
+    pauses = [_pause(context, row) for row in _long_gaps(context, analysis).tolist()]
+    groups: dict[tuple[str, Where, str, str], list[_Pause]] = {}
+    for pause in pauses:
+        key = (pause.rule, pause.where, pause.after, pause.before)
+        groups.setdefault(key, []).append(pause)
+    findings = [_finding(context, analysis, members) for members in groups.values()]
+    kept = [f for f in findings if (f.ratio or 0.0) >= _NAMED_SHARE]
+    kept.sort(key=lambda finding: -(finding.cost_ns or 0))
+    reason = "no device here: time outside operators of the host"
+    checks: list[Check] = [verdict(rule, kept, reason) for rule in _RULES]
+    return RuleResult(tuple(kept), tuple(checks))
+
+
+def _long_gaps(context: Context, analysis: Analysis) -> Longs:
+    gaps = context.gaps
+    length = gaps.end_ns - gaps.start_ns
+    walls = analysis.steps["wall_ns"].to_numpy()
+    step = float(np.median(walls)) if walls.size else float(analysis.window.wall_ns)
+    rows = np.flatnonzero(length > _PAUSE_SHARE * step)
+    longest: Longs = rows[np.argsort(-length[rows], kind="stable")][:_MOST]
+    return np.sort(longest)
+
+
+def _pause(context: Context, row: int) -> _Pause:
+    gaps = context.gaps
+    start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
+    rule = _rule_of(context, start, end)
+    after, before = (_operator(context, int(side[row])) for side in (gaps.before, gaps.after))
+    frame = _frame_within(context, start, end)
+    last = "" if frame else _last_line(context, start)
+    if rule == "gap.input":  # what the loader does varies from fetch to fetch
+        after = before = ""
+    return _Pause(row, rule, frame or Where(), after, before, last)
+
+
+def _rule_of(context: Context, start: int, end: int) -> str:
+    trace, work = context.work.trace, context.work
+    half = (end - start) / 2
+    one = np.array([start]), np.array([end])
+    fetches = Calls(trace, work.host, work.launches).input
+    table = trace.table("collections")
+    for rule, starts, ends in (
+        ("gap.gc", table["start_ns"].to_numpy(), table["end_ns"].to_numpy()),
+        ("gap.input", trace.start_ns[fetches], trace.end_ns[fetches]),
+    ):
+        if int(covered(*one, *union(starts, ends))[0]) > half:
+            return rule
+    return "gap.host"
+
+
+def _operator(context: Context, work_row: int) -> str:
+    if work_row == NONE:
+        return ""
+    work = context.work
+    return str(work.trace.names[work.trace.name_codes[work.event[work_row]]])
+
+
+def _frame_within(context: Context, start: int, end: int) -> Where | None:
+    """The shortest named Python function that runs through most of the pause."""
+    trace = context.work.trace
+    frames = trace.rows("frame")
+    overlap = np.minimum(trace.end_ns[frames], end) - np.maximum(trace.start_ns[frames], start)
+    frames = frames[overlap > (end - start) / 2]
+    order = frames[np.argsort(trace.end_ns[frames] - trace.start_ns[frames], kind="stable")]
+    for event in order.tolist():
+        found = parse_frame(trace.names[trace.name_codes[event]])
+        if found is not None:
+            return found
+    return None
+
+
+def _last_line(context: Context, start: int) -> str:
+    """The last line that the recorder's hook saw before a time."""
+    sites = context.work.trace.table("host_sites")
+    times = sites["time_ns"].to_numpy()
+    at = int(np.searchsorted(times, start, side="right")) - 1
+    if at < 0:
+        return ""
+    row = sites.iloc[at]
+    return f"{row['file']}:{row['line']} in {row['function']}"
+
+
+def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Finding:
+    gaps = context.gaps
+    rows = np.array([pause.row for pause in pauses], dtype=np.int64)
+    length = gaps.end_ns[rows] - gaps.start_ns[rows]
+    cost, first = int(length.sum()), pauses[0]
+    steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
+    each = milliseconds(cost / len(pauses))
+    events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]]
+    return Finding(
+        rule=first.rule,
+        severity=severity_of(cost, analysis),
+        title=_title(first, each),
+        count=len(pauses),
+        cost_ns=cost,
+        ratio=ratio_of(cost, analysis),
+        steps=steps,
+        where=first.where,
+        detail={
+            "after_operator": first.after or None,
+            "before_operator": first.before or None,
+            "last_line": first.last or None,
+            "longest_ns": int(length.max()),
+            "cause_recorded": first.where.function is not None,
+        },
+        advice=_advice(first, each),
+        gain_ns=cost,
+        events=tuple(events[:100].tolist()),
+    )
+
+
+def _title(pause: _Pause, each: str) -> str:
+    if pause.rule == "gap.gc":
+        return f"Python's garbage collector stops the host, {each} at a time"
+    if pause.rule == "gap.input":
+        who = f": {pause.where.function}" if pause.where.function else ""
+        return f"the loop waits for its data loader, {each} at a time{who}"
+    sides = f" between {pause.after} and {pause.before}" if pause.after and pause.before else ""
+    who = f" in {pause.where.function}" if pause.where.function else ""
+    if not who and pause.last:
+        who = f" after {pause.last}"
+    return f"{each} at a time pass outside operators{who}{sides}"
+
+
+def _advice(pause: _Pause, each: str) -> str:
+    where = pause.where
+    if pause.rule == "gap.gc":
+        return "Call gc.freeze() after set-up, or gc.disable() and collect by hand."
+    if pause.rule == "gap.input":
+        site = f"{where.file}:{where.line} runs in the main thread. " if where.file else ""
+        return (
+            f"{site}Prepare data in worker processes (num_workers, prefetch_factor), tokenize "
+            "before the loop."
+        )
+    if where.file:
+        return f"{where.file}:{where.line} in {where.function} takes it: move it out of the step."
+    return (
+        "Look at the Python code between these operators, or record with detail='full' to see the "
+        "function."
+    )

@@ -1,0 +1,196 @@
+"""Matrix products that ran a slow kernel: which, why, and what a fast one would take."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE, Analysis
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.arguments import Arguments
+from tracer.analyzers.facts.device_kind import nvidia_generation
+from tracer.analyzers.facts.places import Places, folded
+from tracer.analyzers.facts.work import Work
+from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.names.kernel_table import KernelName
+from tracer.analyzers.rules.attention_paths import slow_rows
+from tracer.analyzers.rules.estimates import (
+    SHORTEST_NS,
+    DeviceLimits,
+    Product,
+    device_limits,
+    product_basis,
+    product_ns,
+    product_of,
+)
+from tracer.findings import Where
+
+_ROTARY = BUCKET_CODE["attention", "rope"]
+CAUSES = ("fp32", "misaligned", "old-architecture")
+# TF32 and bf16 came with the eighth generation. The seventh multiplies fp32 as well as it can.
+TF32_GENERATION = 8
+# An inner or outer size below this leaves nothing for tensor cores to do: an outer product, the
+# angles of a rotary embedding.
+_THIN = 8
+# A product with such a small side and others so much larger is one of low rank.
+_RANK, _RANK_FACTOR = 256, 4
+
+
+def causes_of(context: Context) -> NDArray[np.object_]:
+    """For each piece of work the first cause that fits; "" for what is no slow product. Products
+    of a slow attention belong to it; the angles of a rotary embedding, and what is over as soon as
+    any product could be, are not slow."""
+    work = context.work
+    major = nvidia_generation(work.trace)
+    _, in_attention = slow_rows(work)
+    by_name = np.array([_cause_of(name, major) for name in work.names], dtype=object)
+    causes = by_name[work.name_code]
+    convolves = work.trace.names_matching(lambda name: "conv" in name.lower())
+    in_convolution = convolves[work.trace.name_codes[np.maximum(work.operator, 0)]]
+    causes[in_attention | ~work.is_kernel | (in_convolution & (work.operator != NONE))] = ""
+    causes[context.attribution.bucket == _ROTARY] = ""
+    causes[work.trace.events["duration_ns"].to_numpy()[work.event] < SHORTEST_NS] = ""
+    causes[_thin(work, np.flatnonzero(causes != ""))] = ""
+    return causes
+
+
+def _cause_of(name: KernelName, major: int | None) -> str:
+    if name.category != "gemm" or name.token in ("SPLITK", "CONV"):
+        return ""
+    if name.simt_fp32 and not name.gemv:
+        # Without a device its kernels tell: one built for a generation runs on none before it.
+        return "fp32" if (major or _built_for(name)) >= 7 else ""
+    if name.precision == "tf32":
+        return ""
+    if name.misaligned:
+        return "misaligned"
+    old = major is not None and major >= 9 and 0 < _built_for(name) < 9
+    return "old-architecture" if old else ""
+
+
+def _built_for(name: KernelName) -> int:
+    """The generation a kernel was built for; 0 where its name does not tell."""
+    built = re.fullmatch(r"sm(\d+)\d[a-z]?", name.architecture)
+    return int(built[1]) if built else 0
+
+
+def _thin(work: Work, rows: Longs) -> Longs:
+    products = products_of(work, rows)
+    thin = [p is not None and p.smallest < _THIN for p in products]
+    return rows[np.array(thin, dtype=bool)] if rows.size else rows
+
+
+def products_of(work: Work, rows: Longs) -> list[Product | None]:
+    """What each piece of work multiplies, where shapes are recorded."""
+    arguments, trace = Arguments(work.trace), work.trace
+    operators = work.operator[rows]
+    at = arguments.rows(operators)
+    return [
+        None
+        if row == NONE
+        else product_of(trace.names[trace.name_codes[operator]], arguments.shapes(row))
+        for operator, row in zip(operators.tolist(), at.tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the fast path would give back; None where the recording does not allow a number."""
+
+    gain_ns: int | None
+    basis: str
+
+
+def estimate(context: Context, analysis: Analysis, cause: str, rows: Longs) -> Estimate:
+    """Time of these products beyond what a good kernel would take for their shapes."""
+    limits = device_limits(context.work.trace)
+    if limits is None:
+        return Estimate(None, "not estimated: the limits of this device are not known")
+    known = zip(rows.tolist(), products_of(context.work, rows), strict=True)
+    asked: dict[int, tuple[Product, list[int]]] = {}
+    for row, product in known:
+        if product is None:
+            return Estimate(None, "not estimated: shapes were not recorded")
+        operator = int(context.work.operator[row])
+        asked.setdefault(operator, (product, []))[1].append(row)
+    charged = analysis.work["charged_ns"].to_numpy()
+    gain = sum(
+        max(int(charged[mine].sum()) - product_ns(product, _precision(cause), limits), 0)
+        for product, mine in asked.values()
+    )
+    return Estimate(gain, _basis(cause, limits))
+
+
+def _precision(cause: str) -> str:
+    """An fp32 product can become one of TF32 by a switch; the others are 16 bit already."""
+    return "tf32" if cause == "fp32" else "bf16"
+
+
+def _basis(cause: str, limits: DeviceLimits) -> str:
+    return product_basis(limits) + (" in TF32" if cause == "fp32" else "")
+
+
+def low_rank(products: Iterable[Product | None]) -> int | None:
+    """The rank of the adapters that these forward products belong to: down to it, and up again.
+    None where they are no such pairs; a small batch makes the other side small."""
+    down: Counter[int] = Counter()
+    up: Counter[int] = Counter()
+    for product in filter(None, products):
+        if _is_rank(product.n, product.k, product.m):
+            down[product.n] += 1
+        elif _is_rank(product.k, product.n, product.m):
+            up[product.k] += 1
+    rank, count = max(((r, min(down[r], up[r])) for r in down), key=lambda x: x[1], default=(0, 0))
+    return rank if count else None
+
+
+def _is_rank(size: int, wide: int, tokens: int) -> bool:
+    return size <= _RANK and wide >= _RANK_FACTOR * size and tokens >= size
+
+
+def block_of(context: Context, row: int) -> str | None:
+    """The attention or FFN block that owns a piece of work, else its module; layers folded."""
+    module = int(context.work.module[row])
+    if module == NONE:
+        return None
+    block, tree = context.roles.block[module], context.work.tree
+    owner = block if block != NONE else module
+    return folded(tree.paths[owner] or tree.types[owner])
+
+
+def grouped_by_place(context: Context, rows: Longs) -> dict[Where, Longs]:
+    """Work rows by the line that asked for them, else by the block they count in, layers folded.
+    Gradients stand where their forward does: the cause is there."""
+    places = Places(context.work)
+    groups: dict[Where, list[Longs]] = {}
+    for alike in _alike(context, places, rows):
+        groups.setdefault(_place(context, places, int(alike[0])), []).append(alike)
+    return {where: np.sort(np.concatenate(found)) for where, found in groups.items()}
+
+
+def _place(context: Context, places: Places, row: int) -> Where:
+    asked = int(context.work.forward[row])
+    where = places.of_work(row) if asked == NONE else places.of(asked)
+    where = replace(where, module=block_of(context, row))
+    # Without a line the block is the place, whichever operator of it this is.
+    return where if where.file or where.module is None else Where(module=where.module)
+
+
+def _alike(context: Context, places: Places, rows: Longs) -> list[Longs]:
+    """Rows that certainly have one place, together: of one module and one operator's name where no
+    lines are recorded."""
+    work = context.work
+    asked = np.where(work.forward[rows] == NONE, work.site[rows], work.forward[rows])
+    operator = take(work.host.outer_operator, asked)
+    if places.has_frames or len(work.trace.table("host_sites")) or (operator == NONE).any():
+        return list(rows.reshape(-1, 1))
+    keys = np.stack([work.module[rows], work.trace.name_codes[operator]])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    bounds = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
+    return np.split(rows[order], bounds)

@@ -1,0 +1,237 @@
+"""Rules sync.hidden, sync.explicit, sync.allocator: waits with their line, and what each cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.context import Context
+from tracer.analyzers.facts.calls import Calls, is_release
+from tracer.analyzers.facts.places import Places, folded
+from tracer.analyzers.gaps import CAUSE_CODE
+from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits, find_would_be_waits
+from tracer.analyzers.intervals import NONE
+from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.findings import Check, Finding, Where
+
+# A wait is worth its line from a thousandth of the window on: it is one line to change.
+_WAIT_WARNING = 0.001
+_TITLES = {
+    "scalar-read": "the host reads a value from the device",
+    "data-dependent-shape": "an operator's output size depends on device data",
+    "device-to-host-copy": "a copy to pageable host memory",
+    "pageable-copy": "a copy from pageable host memory",
+    EXPLICIT: "an explicit synchronization",
+}
+_ADVICE = {
+    "scalar-read": (
+        "Keep the value on the device: compare and select with torch.where, or collect the values "
+        "in a tensor and read them once after the loop."
+    ),
+    "data-dependent-shape": (
+        "Give the operator a fixed output size: torch.where or a multiplied mask in place of "
+        "boolean indexing, output_size= for repeat_interleave, topk with a fixed k for nonzero."
+    ),
+    "device-to-host-copy": (
+        "Copy into a pinned tensor with non_blocking=True and read it a step later, after an "
+        "event; or keep it on the device."
+    ),
+    "pageable-copy": (
+        "Pin the source (pin_memory=True, tensor.pin_memory() once before the loop) and copy with "
+        "non_blocking=True; build small constants on the device."
+    ),
+    EXPLICIT: (
+        "Leave the synchronization out of the loop: time with CUDA events and read them after it."
+    ),
+}
+
+
+def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
+    """sync.hidden and sync.explicit. On a recording of the CPU alone, what would wait on a GPU."""
+    if not analysis.accounted:
+        reason = analysis.breakdown_reason
+        rules = ("sync.hidden", "sync.explicit")
+        return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
+    if not context.work.launches.launching.any() and not analysis.cpu_only:
+        reason = "the recording holds no host calls"
+        rules = ("sync.hidden", "sync.explicit")
+        return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
+    waits = find_would_be_waits(context) if analysis.cpu_only else find_waits(context)
+    findings = _by_place(context, analysis, waits)
+    lines = Places(context.work).has_frames or len(analysis.trace.table("host_sites")) > 0
+    said = "" if lines else "lines not recorded: the operator and module are named"
+    if analysis.cpu_only:
+        said = "no device here: operators that would wait on a GPU"
+    checks = [verdict(rule, findings, said) for rule in ("sync.hidden", "sync.explicit")]
+    return RuleResult(tuple(findings), tuple(checks))
+
+
+def _by_place(context: Context, analysis: Analysis, waits: list[Wait]) -> list[Finding]:
+    places = Places(context.work)
+    groups: dict[tuple[str, Where], list[Wait]] = {}
+    for wait in waits:
+        where = places.of(wait.event)
+        key = replace(where, module=folded(where.module) if where.module else None)
+        groups.setdefault((wait.cause, key), []).append(wait)
+    return [
+        _finding(context, analysis, cause, where, members)
+        for (cause, where), members in groups.items()
+    ]
+
+
+def _finding(
+    context: Context, analysis: Analysis, cause: str, where: Where, waits: list[Wait]
+) -> Finding:
+    blocked = sum(wait.blocked_ns for wait in waits)
+    idle = sum(wait.idle_ns for wait in waits)
+    after = sum(wait.idle_after_ns for wait in waits)
+    live = not analysis.cpu_only
+    steps = tuple(sorted({wait.step for wait in waits if wait.step >= 0}))
+    title = f"{_TITLES[cause]}{_named(context, waits[0], where)}"
+    detail = {
+        "cause": cause,
+        "operator": _operator(context, waits[0]),
+        "blocked_ns": blocked if live else None,
+        "idle_ns": idle if live else None,
+        "idle_after_ns": after if live else None,
+        "bytes": max(wait.copied_bytes for wait in waits),
+        "would_wait": not live,
+        "line_recorded": where.line is not None,
+    }
+    return Finding(
+        rule="sync.explicit" if cause == EXPLICIT else "sync.hidden",
+        severity=severity_of(idle, analysis, _WAIT_WARNING) if live else "info",
+        title=title if live else f"would wait on a GPU: {title}",
+        count=len(waits),
+        cost_ns=idle if live else None,
+        ratio=ratio_of(idle, analysis) if live else None,
+        steps=steps,
+        where=where,
+        detail={k: v for k, v in detail.items() if not (k == "bytes" and v == NONE)},
+        advice=_advice(cause, where, waits, idle, blocked, live),
+        gain_ns=idle if live else None,
+        events=tuple(w.event for w in sorted(waits, key=lambda w: -w.idle_ns)[:100]),
+    )
+
+
+def _operator(context: Context, wait: Wait) -> str | None:
+    if wait.operator == NONE:
+        return None
+    name: str = context.work.trace.names[context.work.trace.name_codes[wait.operator]]
+    return name
+
+
+def _named(context: Context, wait: Wait, where: Where) -> str:
+    inner = _operator(context, wait)
+    if inner is None:
+        return ""
+    outer = where.operator
+    return f": {outer}" if outer == inner or not outer else f": {outer} ({inner})"
+
+
+def _advice(
+    cause: str, where: Where, waits: list[Wait], idle: int, blocked: int, live: bool
+) -> str:
+    site = f"{where.file}:{where.line} in {where.function}" if where.file else "line not recorded"
+    if not live:
+        return f"{site}. {_ADVICE[cause]}"
+    cost = (
+        f"{len(waits)} waits held the host {milliseconds(blocked)} and left the device idle for "
+        f"{milliseconds(idle)}"
+    )
+    if not idle:
+        return f"{site}: {cost}. The device was busy meanwhile: nothing to gain here."
+    return f"{site}: {cost}. {_ADVICE[cause]}"
+
+
+@dataclass(frozen=True)
+class _Call:
+    event: int
+    step: int
+    release: bool
+    host_ns: int
+    idle_ns: int
+
+
+def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
+    """sync.allocator: calls of the driver for memory while the program runs. Growth of an empty
+    cache in the first step is warm-up."""
+    work = context.work
+    if not work.launches.launching.any():
+        reason = "no device here" if analysis.cpu_only else "the recording holds no host calls"
+        return RuleResult(checks=(Check("sync.allocator", "not_checked", reason),))
+    calls = _allocator_calls(context)
+    if not any(call.release for call in calls):
+        calls = [call for call in calls if call.step > 0]
+    places = Places(work)
+    groups: dict[Where, list[_Call]] = {}
+    for call in calls:
+        where = replace(places.of(call.event), module=None)
+        groups.setdefault(where, []).append(call)
+    findings = [_allocation(analysis, where, members) for where, members in groups.items()]
+    return RuleResult(tuple(findings), (verdict("sync.allocator", findings),))
+
+
+def _allocator_calls(context: Context) -> list[_Call]:
+    work, gaps = context.work, context.gaps
+    trace = work.trace
+    rows = np.flatnonzero(Calls(trace, work.host, work.launches).allocator)
+    starts = np.array([step.start_ns for step in context.plan.host])
+    begin, end = context.plan.window
+    idle: dict[int, int] = {}
+    mine = gaps.cause == CAUSE_CODE["allocator"]
+    lengths = (gaps.end_ns - gaps.start_ns)[mine]
+    for event, length in zip(gaps.event[mine].tolist(), lengths.tolist(), strict=True):
+        idle[event] = idle.get(event, 0) + length
+    return [
+        _Call(
+            row,
+            int(np.searchsorted(starts, trace.start_ns[row], side="right")) - 1,
+            is_release(trace.names[trace.name_codes[row]]),
+            int(trace.end_ns[row] - trace.start_ns[row]),
+            idle.get(row, 0),
+        )
+        for row in rows.tolist()
+        if begin <= int(trace.start_ns[row]) < end
+    ]
+
+
+def _allocation(analysis: Analysis, where: Where, calls: list[_Call]) -> Finding:
+    idle = sum(call.idle_ns for call in calls)
+    held = sum(call.host_ns for call in calls)
+    frees = sum(call.release for call in calls)
+    asks = len(calls) - frees
+    released = frees > 0 and where.operator is None
+    why = "the program gives cached memory back" if released else "the cache does not hold enough"
+    advice = (
+        f"{asks} allocations and {frees} frees held the host {milliseconds(held)}; the device was "
+        f"idle for {milliseconds(idle)} of it. "
+    )
+    advice += (
+        "Do not call torch.cuda.empty_cache() in the loop: what it gives back is asked for again."
+        if released
+        else "Keep sizes steady or reuse buffers, leave head-room, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    )
+    return Finding(
+        rule="sync.allocator",
+        severity=severity_of(idle, analysis),
+        title=f"memory is asked of the driver inside the loop: {why}",
+        count=len(calls),
+        cost_ns=idle,
+        ratio=ratio_of(idle, analysis),
+        steps=tuple(sorted({call.step for call in calls if call.step >= 0})),
+        where=where,
+        detail={
+            "cause": "cache-release" if released else "memory-pressure",
+            "allocations": asks,
+            "frees": frees,
+            "blocked_ns": held,
+            "idle_ns": idle,
+        },
+        advice=advice,
+        gain_ns=idle,
+        events=tuple(c.event for c in sorted(calls, key=lambda c: -c.host_ns)[:100]),
+    )

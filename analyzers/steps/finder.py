@@ -1,0 +1,445 @@
+"""Where the steps are on the host, and which phase each is.
+
+Sources in order of trust (DESIGN 4): the program's own announcements, ProfilerStep ranges, the
+engine's ranges, repeated outermost user ranges, calls of the root module, replays of one graph;
+else the window is one step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.facts.host import BACKWARD_NODE, Host, Launches
+from tracer.analyzers.intervals import NONE, Longs, lookup
+from tracer.analyzers.names.engine_names import parse_engine_range
+from tracer.analyzers.steps.phases import content_facts
+from tracer.events import Trace
+
+_PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+# Ranges that the framework and its libraries write themselves.
+_FRAMEWORK = re.compile(
+    r"(nccl|gloo|mpi|ucc|c10d|xccl|hccl|rccl):|Optimizer\.|## Call CompiledFxGraph|Torch-Compiled"
+    r"|DistributedDataParallel\.|FSDP|enumerate\(DataLoader|ProfilerStep|PyTorch Profiler"
+    r"|autograd::|compile_file|.*compile_id=|Inductor|TorchDynamo|Pregraph|CUDAGraph|cudagraph|Iteration|sglang_profiler::"
+)
+_OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
+_DATA_LOADER = re.compile(r"enumerate\(DataLoader")
+_PHASE_WORDS = (
+    ("prefill", re.compile(r"prefill|prompt|(?<![a-z])context(?![a-z])", re.I)),
+    ("decode", re.compile(r"decod(e(?!r)|ing)", re.I)),
+    ("training", re.compile(r"train|fine.?tun", re.I)),
+    ("mixed", re.compile(r"(?<![a-z])mixed(?![a-z])", re.I)),
+)
+_MINIMUM_GRAPH_KERNELS = 50
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step as the host announced it: its own range, and what is known of it."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int
+    source: str
+    phase: str = ""
+    batch: int = NONE
+    tokens: int = NONE
+
+
+Finder = Callable[[Trace, Host, Launches], list[HostStep]]
+
+
+def find_steps(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    """The steps of a trace in order of time, phases filled in; empty when there are none."""
+    for finder in _FINDERS:
+        steps = _in_order(finder(trace, host, launches))
+        if steps:
+            return _with_phases(trace, host, steps)
+    return []
+
+
+def _in_order(steps: list[HostStep]) -> list[HostStep]:
+    """Order by start; a step inside another counts once, one that runs into the next ends there."""
+    kept: list[HostStep] = []
+    for step in sorted(steps, key=lambda s: (s.start_ns, -s.end_ns)):
+        if kept and step.end_ns <= kept[-1].end_ns:
+            continue
+        if kept and step.start_ns < kept[-1].end_ns:
+            kept[-1] = replace(kept[-1], end_ns=step.start_ns)
+        kept.append(step)
+    return kept
+
+
+def _announced(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    table = trace.table("announced_steps")
+    threads = _thread_rows(trace, table["thread"].to_numpy())
+    return [
+        HostStep(str(name), start, end, thread, "announced", str(phase) or _phase_word(str(name)))
+        for name, phase, start, end, thread in zip(
+            table["name"], table["phase"], table["start_ns"], table["end_ns"], threads, strict=True
+        )
+    ]
+
+
+def _thread_rows(trace: Trace, tids: Longs) -> Longs:
+    return lookup(trace.table("threads")["tid"].to_numpy(), tids)
+
+
+def _profiler_steps(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    return [_range_step(trace, row, "profiler_step") for row in _named(trace, host, _PROFILER_STEP)]
+
+
+def _named(trace: Trace, host: Host, pattern: re.Pattern[str]) -> list[int]:
+    """Annotations (or operators that stand for them in old files) whose name begins so."""
+    named = trace.names_matching(lambda name: pattern.match(name) is not None)
+    ranges = host.of_kind("annotation") | host.of_kind("operator")
+    rows: list[int] = np.flatnonzero(named[trace.name_codes] & ranges).tolist()
+    return rows
+
+
+def _range_step(trace: Trace, row: int, source: str, name: str | None = None) -> HostStep:
+    return HostStep(
+        name or trace.names[trace.name_codes[row]],
+        int(trace.start_ns[row]),
+        int(trace.end_ns[row]),
+        int(trace.events["thread"].to_numpy()[row]),
+        source,
+    )
+
+
+def _engine_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    parsed = {i: parse_engine_range(name) for i, name in enumerate(trace.names)}
+    ranges = host.of_kind("annotation") | host.of_kind("operator")
+    known = np.array([parsed[i] is not None for i in range(len(trace.names))], dtype=bool)
+    steps = []
+    for row in np.flatnonzero(known[trace.name_codes] & ranges).tolist():
+        facts = parsed[int(trace.name_codes[row])]
+        if facts is not None:
+            step = _range_step(trace, row, "engine")
+            steps.append(replace(step, phase=facts.phase, batch=facts.batch, tokens=facts.tokens))
+    return steps
+
+
+def _user_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    """Repeated outermost user ranges. Ranges that take turns within an iteration make one step."""
+    framework = trace.names_matching(lambda name: _FRAMEWORK.match(name) is not None)
+    user = host.of_kind("annotation") & ~framework[trace.name_codes] & ~host.compiling
+    rows = np.flatnonzero(user)
+    depth = _depth_among(host, user)[rows]
+    for level in range(int(depth.max()) + 1 if depth.size else 0):
+        found = _repeated(trace, rows[depth == level])
+        if found:
+            return found
+    return []
+
+
+def _depth_among(host: Host, wanted: NDArray[np.bool_]) -> Longs:
+    """How many wanted ranges lie around each wanted row."""
+    depth = np.zeros(wanted.size, dtype=np.int64)
+    around = host.nearest(wanted)
+    for level in host.forest.levels[1:]:
+        rows = host.rows[level]
+        rows = rows[wanted[rows]]
+        above = host.parent[rows]
+        holder = np.where(above == NONE, NONE, around[np.maximum(above, 0)])
+        depth[rows] = np.where(holder == NONE, 0, depth[np.maximum(holder, 0)] + 1)
+    return depth
+
+
+def _repeated(trace: Trace, rows: Longs) -> list[HostStep]:
+    threads = trace.events["thread"].to_numpy()[rows]
+    if not rows.size:
+        return []
+    busiest = _busiest_thread(trace, rows, threads)
+    rows = rows[threads == busiest]
+    names = [_without_number(trace.names[trace.name_codes[row]]) for row in rows]
+    counts = {name: names.count(name) for name in set(names)}
+    chosen = [
+        (name, int(row))
+        for name, row in zip(names, rows.tolist(), strict=True)
+        if counts[name] > 1 or _phase_word(name) in ("prefill", "decode")
+    ]
+    if all(counts[name] == 1 for name, _ in chosen):
+        return []
+    period = _turn_taking(chosen)
+    if period > 1:
+        return [_merged(trace, chosen[i : i + period]) for i in range(0, len(chosen), period)]
+    return [_range_step(trace, row, "annotation") for _, row in chosen]
+
+
+def _busiest_thread(trace: Trace, rows: Longs, threads: NDArray[np.int32]) -> int:
+    return _largest(trace, rows, threads)
+
+
+def _largest(trace: Trace, rows: Longs, keys: NDArray[np.int32]) -> int:
+    """The key whose rows last longest together."""
+    distinct, place = np.unique(keys, return_inverse=True)
+    spent = np.bincount(place, weights=trace.end_ns[rows] - trace.start_ns[rows])
+    return int(distinct[int(spent.argmax())])
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _turn_taking(chosen: Sequence[tuple[str, int]]) -> int:
+    """Length of the cycle in which differently named ranges follow each other; 1 for none."""
+    names = [name for name, _ in chosen]
+    period = len(set(names))
+    if (
+        period == 1
+        or len(names) % period
+        or any(_phase_word(n) in ("prefill", "decode") for n in names)
+    ):
+        return 1
+    cycle = names[:period]
+    return period if len(set(cycle)) == period and names == cycle * (len(names) // period) else 1
+
+
+def _merged(trace: Trace, parts: Sequence[tuple[str, int]]) -> HostStep:
+    first, last = parts[0][1], parts[-1][1]
+    step = _range_step(trace, first, "annotation", " + ".join(name for name, _ in parts))
+    return replace(step, end_ns=int(trace.end_ns[last]))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a root module. tokens: new tokens of one sequence; graded: autograd recorded."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    thread: int
+    batch: int = NONE
+    tokens: int = NONE
+    phase: str = ""
+
+
+def _root_calls(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    calls = _live_calls(trace) or _module_calls(trace, host)
+    captures = capture_ranges(trace, host)
+    calls = [call for call in calls if not _overlaps(call, captures)]
+    if not calls:
+        return []
+    return _optimizer_steps(trace, host, calls) or _call_steps(trace, host, calls, "root_call")
+
+
+def _live_calls(trace: Trace) -> list[_Call]:
+    """Root calls that the recorder saw; an encoder's call belongs to the call after it."""
+    table = trace.table("root_calls")
+    threads = _thread_rows(trace, table["thread"].to_numpy())
+    calls: list[_Call] = []
+    pending: dict[int, int] = {}
+    for row, thread in zip(table.to_dict("records"), threads.tolist(), strict=True):
+        start = pending.pop(thread, row["start_ns"])
+        if row["part"] == "encoder" and row["generation"] >= 0:
+            pending[thread] = start
+            continue
+        phase = call_phase(row["tokens"], row["cached"], row["graded"], row["generation"])
+        calls.append(
+            _Call(row["type"], start, row["end_ns"], thread, row["batch"], row["tokens"], phase)
+        )
+    return calls
+
+
+def call_phase(tokens: int, cached: int, graded: int, generation: int) -> str:
+    """The phase of a call of a root, from what the recorder saw of it."""
+    if graded == 1:
+        return "forward"
+    if cached == 1 and tokens == 1:
+        return "decode"
+    if cached == 1 or (cached == 0 and tokens >= 1) or generation >= 0:
+        return "prefill"
+    return "forward"
+
+
+def _module_calls(trace: Trace, host: Host) -> list[_Call]:
+    """Outermost module ranges (or nn.Module frames) of the name that takes the most time."""
+    frames = trace.names_matching(lambda name: name.startswith("nn.Module: "))
+    for wanted in (
+        host.of_kind("module"),
+        host.of_kind("frame") & frames[trace.name_codes],
+    ):
+        rows = np.flatnonzero(wanted)
+        outer = rows[host.outermost(wanted)[rows] == rows]
+        if outer.size:
+            return _calls_of_the_largest(trace, outer)
+    return []
+
+
+def _calls_of_the_largest(trace: Trace, rows: Longs) -> list[_Call]:
+    codes = trace.name_codes[rows]
+    rows = rows[codes == _largest(trace, rows, codes)]
+    threads = trace.events["thread"].to_numpy()
+    return [
+        _Call(
+            trace.names[trace.name_codes[row]],
+            int(trace.start_ns[row]),
+            int(trace.end_ns[row]),
+            int(threads[row]),
+        )
+        for row in rows.tolist()
+    ]
+
+
+def capture_ranges(trace: Trace, host: Host) -> list[tuple[int, int]]:
+    """Times during which a stream was being captured into a graph."""
+    begins = trace.names_matching(lambda n: "StreamBeginCapture" in n)[trace.name_codes]
+    ends = trace.names_matching(lambda n: "StreamEndCapture" in n)[trace.name_codes]
+    runtime = host.of_kind("runtime")
+    stops = trace.end_ns[np.flatnonzero(ends & runtime)]
+    out = []
+    for start in trace.start_ns[np.flatnonzero(begins & runtime)].tolist():
+        after = stops[stops >= start]
+        out.append((start, int(after.min()) if after.size else int(trace.end_ns.max())))
+    return out
+
+
+def _overlaps(call: _Call, ranges: list[tuple[int, int]]) -> bool:
+    return any(call.start_ns < end and start < call.end_ns for start, end in ranges)
+
+
+def _optimizer_steps(trace: Trace, host: Host, calls: list[_Call]) -> list[HostStep]:
+    """Training: a step ends with the optimizer's, however many calls it accumulated."""
+    rows = _named(trace, host, _OPTIMIZER_STEP)
+    ends = np.sort(trace.end_ns[np.array(rows, dtype=np.int64)])
+    if not ends.size:
+        return []
+    index = np.searchsorted(ends, [call.start_ns for call in calls])
+    steps = []
+    for which in np.unique(index[index < ends.size]).tolist():
+        group = [call for call, i in zip(calls, index.tolist(), strict=True) if i == which]
+        batch = sum(c.batch for c in group) if all(c.batch >= 0 for c in group) else NONE
+        tokens = _tokens(group)
+        steps.append(
+            HostStep(
+                group[0].name,
+                group[0].start_ns,
+                int(ends[which]),
+                group[0].thread,
+                "root_call",
+                "training",
+                batch,
+                tokens,
+            )
+        )
+    return steps
+
+
+def _tokens(calls: Sequence[_Call]) -> int:
+    if any(call.batch < 0 or call.tokens < 0 for call in calls):
+        return NONE
+    return sum(call.batch * call.tokens for call in calls)
+
+
+def _call_steps(trace: Trace, host: Host, calls: list[_Call], source: str) -> list[HostStep]:
+    """A step lasts from its call through what its thread does for it before the next call."""
+    ends = _with_trailing(trace, host, calls)
+    return [
+        HostStep(
+            call.name,
+            call.start_ns,
+            end,
+            call.thread,
+            source,
+            call.phase,
+            call.batch,
+            _tokens([call]),
+        )
+        for call, end in zip(calls, ends, strict=True)
+    ]
+
+
+def _with_trailing(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:
+    """Ends that include sampling, backward and the like: the operators that follow a call on any
+    thread before the next call or the next fetch of data. After the last call only as far as was
+    usual before, or to the end of its backward pass."""
+    operators = np.flatnonzero(host.of_kind("operator"))
+    starts, ends = trace.start_ns[operators], trace.end_ns[operators]
+    reach = np.maximum.accumulate(ends) if ends.size else ends
+    fetches = np.sort(trace.start_ns[np.array(_named(trace, host, _DATA_LOADER), dtype=np.int64)])
+    backward = _backward_ends(trace, host)
+    out: list[int] = []
+    usual = 0
+    for index, call in enumerate(calls):
+        last = index + 1 == len(calls)
+        stop = call.end_ns + usual if last else calls[index + 1].start_ns
+        if last and backward.size and backward[-1] > call.end_ns:
+            stop = int(backward[-1])
+        fetch = fetches[np.searchsorted(fetches, call.end_ns) :]
+        stop = min(stop, int(fetch[0])) if fetch.size else stop
+        at = int(np.searchsorted(starts, stop)) - 1
+        end = max(call.end_ns, min(int(reach[at]), stop)) if at >= 0 else call.end_ns
+        usual = max(usual, end - call.end_ns)
+        out.append(end)
+    return out
+
+
+def _backward_ends(trace: Trace, host: Host) -> Longs:
+    named = trace.names_matching(lambda name: name.startswith(BACKWARD_NODE))
+    ends: Longs = np.sort(trace.end_ns[named[trace.name_codes] & host.of_kind("operator")])
+    return ends
+
+
+def _graph_replays(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
+    """Launches of the largest graph, when it is replayed more than once and holds a step."""
+    replays = np.flatnonzero(launches.graph)
+    if replays.size < 2:
+        return []
+    kernels = np.bincount(
+        np.maximum(launches.launch[trace.device_rows], 0), minlength=len(trace.events)
+    )[replays]
+    if kernels.max() < _MINIMUM_GRAPH_KERNELS:
+        return []
+    rows = replays[kernels == kernels.max()]
+    if rows.size < 2:
+        return []
+    threads = trace.events["thread"].to_numpy()
+    calls = [
+        _Call(
+            f"graph of {int(kernels.max())} nodes",
+            int(trace.start_ns[row]),
+            int(trace.end_ns[row]),
+            int(threads[row]),
+        )
+        for row in rows.tolist()
+    ]
+    return _call_steps(trace, host, calls, "graph")
+
+
+_FINDERS: tuple[Finder, ...] = (
+    _announced,
+    _profiler_steps,
+    _engine_ranges,
+    _user_ranges,
+    _root_calls,
+    _graph_replays,
+)
+
+
+def _phase_word(name: str) -> str:
+    return next((phase for phase, word in _PHASE_WORDS if word.search(name)), "")
+
+
+def _with_phases(trace: Trace, host: Host, steps: list[HostStep]) -> list[HostStep]:
+    """Fill what the source did not say: from what ran inside, then from the step's name."""
+    facts = content_facts(trace, host, [(s.start_ns, s.end_ns) for s in steps])
+    out = []
+    for step, seen in zip(steps, facts, strict=True):
+        phase = seen.phase if seen.phase == "training" else step.phase
+        word = _phase_word(step.name) if step.source in ("annotation", "announced") else ""
+        out.append(
+            replace(
+                step,
+                phase=phase or word or seen.phase,
+                batch=step.batch if step.batch >= 0 else seen.batch,
+                tokens=step.tokens if step.tokens >= 0 else seen.tokens,
+            )
+        )
+    return out

@@ -1,0 +1,140 @@
+"""What a step computed, from the operators inside it: phase, batch, new tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.facts.host import BACKWARD_NODE, Host
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.events import Trace
+
+_ATTENTION = re.compile(
+    r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+)$|flash_attn(::|_\w*fwd)"
+)
+_EMBEDDING = re.compile(r"aten::embedding$")
+_OPTIMIZER = re.compile(r"Optimizer\.step#")
+
+
+@dataclass(frozen=True)
+class ContentFacts:
+    """Phase "" and -1 where the recording does not tell."""
+
+    phase: str = ""
+    batch: int = NONE
+    tokens: int = NONE
+
+
+def content_facts(
+    trace: Trace, host: Host, ranges: Sequence[tuple[int, int]]
+) -> list[ContentFacts]:
+    """For each range of host time what was computed in it."""
+    learning = _starts(trace, host, lambda n: n.startswith(BACKWARD_NODE) or _is_optimizer(n))
+    shapes = _shaped(trace)
+    out = []
+    for start, end in ranges:
+        if _any_within(learning, start, end):
+            batch, tokens = _embedded(shapes, start, end)
+            out.append(ContentFacts("training", batch, tokens))
+        else:
+            out.append(_inference_facts(shapes, start, end))
+    return out
+
+
+def _is_optimizer(name: str) -> bool:
+    return _OPTIMIZER.match(name) is not None
+
+
+def _starts(trace: Trace, host: Host, test: Any) -> Longs:
+    named = trace.names_matching(test)
+    ranges = host.of_kind("operator") | host.of_kind("annotation")
+    starts: Longs = trace.start_ns[named[trace.name_codes] & ranges]
+    return starts
+
+
+def _any_within(times: Longs, start: int, end: int) -> bool:
+    first = int(np.searchsorted(times, start))
+    return first < times.size and int(times[first]) < end
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """Operators with recorded shapes that tell of tokens: attention and embedding."""
+
+    start_ns: Longs
+    attention: NDArray[np.bool_]
+    embedding: NDArray[np.bool_]
+    shapes: list[str]
+    concrete: list[str]
+
+
+def _shaped(trace: Trace) -> _Shaped:
+    table = trace.table("shapes")
+    events = table["event"].to_numpy()
+    codes = trace.name_codes[events]
+    attention = trace.names_matching(lambda n: _ATTENTION.match(n) is not None)[codes]
+    embedding = trace.names_matching(lambda n: _EMBEDDING.match(n) is not None)[codes]
+    keep = attention | embedding
+    kept = table[keep]
+    return _Shaped(
+        trace.start_ns[events[keep]],
+        attention[keep],
+        embedding[keep],
+        [str(text) for text in kept["input_shapes"]],
+        [str(text) for text in kept["concrete_inputs"]],
+    )
+
+
+def _inference_facts(shaped: _Shaped, start: int, end: int) -> ContentFacts:
+    rows = range(*np.searchsorted(shaped.start_ns, [start, end]).tolist())
+    batch, tokens = _embedded(shaped, start, end)
+    for row in rows:
+        if not shaped.attention[row]:
+            continue
+        dims = _dims(shaped.shapes[row])
+        if len(dims) < 2 or len(dims[0]) != 4 or len(dims[1]) != 4:
+            continue
+        queries, keys = dims[0][-2], dims[1][-2]
+        own_batch = batch if batch >= 0 else int(dims[0][0])
+        own_tokens = tokens if tokens >= 0 else int(dims[0][0] * queries)
+        if queries == 1 and keys > 1:
+            return ContentFacts("decode", own_batch, own_tokens)
+        if keys > queries or _is_causal(shaped.concrete[row]):
+            return ContentFacts("prefill", own_batch, own_tokens)
+        return ContentFacts("forward", own_batch, own_tokens)
+    return ContentFacts("", batch, tokens)
+
+
+def _embedded(shaped: _Shaped, start: int, end: int) -> tuple[int, int]:
+    """Batch and tokens of the first embedding of [batch, length] or [tokens] indices."""
+    first, last = np.searchsorted(shaped.start_ns, [start, end]).tolist()
+    for row in range(first, last):
+        dims = _dims(shaped.shapes[row]) if shaped.embedding[row] else []
+        if len(dims) >= 2 and len(dims[1]) == 2:
+            return int(dims[1][0]), int(dims[1][0] * dims[1][1])
+    return NONE, NONE
+
+
+def _dims(text: str) -> list[list[int]]:
+    try:
+        dims = json.loads(text)
+    except ValueError:
+        return []
+    if not isinstance(dims, list):
+        return []
+    return [d if isinstance(d, list) and all(isinstance(n, int) for n in d) else [] for d in dims]
+
+
+def _is_causal(text: str) -> bool:
+    """Argument 5 of scaled_dot_product_attention(query, key, value, attn_mask, p, is_causal)."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(values, list) and len(values) > 5 and str(values[5]).lower() == "true"

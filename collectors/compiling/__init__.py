@@ -1,0 +1,1 @@
+"""What a compiler did while the program ran: graphs, generated code, breaks, recompilations."""

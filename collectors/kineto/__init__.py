@@ -1,0 +1,1 @@
+"""Reading traces in Kineto's JSON, as PyTorch and others write it."""

@@ -1,0 +1,1 @@
+"""Records that libraries leave beside a trace: NCCL's log, flight recorder, warnings."""

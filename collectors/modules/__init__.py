@@ -1,0 +1,1 @@
+"""Calls of modules while the program runs: ranges, the tree, and the calls at its root."""

@@ -1,0 +1,315 @@
+"""Ranges around module calls and the calls of roots, from one patch of `nn.Module.__call__`.
+
+The patch lives as long as the trace. Compiled code does not see it: the first thing it asks is
+whether a compiler traces it, and that is a constant to the compiler, so no guard depends on us.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tracer.collectors import torch_private
+from tracer.collectors.modules import module_tree, root_calls
+from tracer.collectors.modules.module_tree import ModuleTree, RangeNames, unwrap
+from tracer.collectors.modules.root_calls import OpenCall, RootCalls
+from tracer.collectors.steps import generation
+from tracer.collectors.steps.generation import Generations
+
+Call = Callable[..., Any]
+
+# The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+class RootListener(Protocol):
+    """Who wants to know when a call of a root begins and ends."""
+
+    def root_begins(self) -> None: ...
+
+    def root_ends(self, now_ns: int) -> None: ...
+
+
+class _Local(threading.local):
+    inside = False  # a call of a root is open on this thread
+    unnamed = False  # and something in it has no name yet
+
+
+_local = _Local()
+_current: ModuleRanges | None = None
+_original: Call = nn.Module.__call__
+_is_plain = False  # torch's own `__call__` only chooses: then the choice is made here, a call less
+_buried = False  # somebody patched over our patch: it stays, and passes calls on
+
+
+# The name `self` matters: a profiler with Python frames takes whatever stands at
+# `nn.Module.__call__` for a module call, reads the local `self` of its frame, and crashes without.
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """`nn.Module.__call__` while a trace lives."""
+    if _is_compiling():
+        return _original(self, *args, **kwargs)
+    trace = _current
+    if trace is None:
+        return _original(self, *args, **kwargs)
+    if not _local.inside:
+        return trace.outermost(_original, self, args, kwargs)
+    name = trace.names[id(self)]
+    inner: Any
+    if _is_plain:
+        inner = self._compiled_call_impl
+        if inner is None:
+            inner = self._call_impl
+    else:
+        inner = functools.partial(_original, self)
+    if name:
+        with trace.make_range(name):
+            return inner(*args, **kwargs)
+    if name is None:
+        _local.unnamed = True
+    return inner(*args, **kwargs)
+
+
+functools.update_wrapper(_call, _original)
+
+
+def _inherited_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What a class without a `__call__` of its own does at the time of the call."""
+    return nn.Module.__call__(module, *args, **kwargs)
+
+
+def _root_call_of(original: Call) -> Call:
+    """`__call__` of a root's class: only its outermost calls count."""
+
+    @functools.wraps(original)
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if _is_compiling():
+            return original(module, *args, **kwargs)
+        trace = _current
+        if trace is None or _local.inside:
+            return original(module, *args, **kwargs)
+        return trace.outermost(original, module, args, kwargs)
+
+    return call
+
+
+def _compiled_call_of(original: Call) -> Call:
+    """`get_compiled_call` of transformers: what it returns goes round `nn.Module.__call__`."""
+
+    @functools.wraps(original)
+    def get_compiled_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        compiled = original(module, *args, **kwargs)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            trace = _current
+            if trace is None or _local.inside:
+                return compiled(*args, **kwargs)
+            return trace.outermost(lambda _, *a, **k: compiled(*a, **k), module, args, kwargs)
+
+        return forward
+
+    return get_compiled_call
+
+
+class ClassPatches:
+    """Attributes set on classes, and taken back where nobody has replaced them since."""
+
+    def __init__(self) -> None:
+        self._set: list[tuple[type, str, Any, Any]] = []
+
+    def set(self, owner: type, name: str, value: Any) -> None:
+        self._set.append((owner, name, vars(owner).get(name), value))
+        setattr(owner, name, value)
+
+    def restore(self) -> None:
+        while self._set:
+            owner, name, before, value = self._set.pop()
+            if vars(owner).get(name) is not value:
+                continue
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+@functools.cache
+def _keep_compiler_out() -> None:
+    torch_private.keep_compiler_out(
+        sys.modules[__name__], generation, module_tree, root_calls, torch_private
+    )
+
+
+def _install(trace: ModuleRanges) -> None:
+    global _current, _original, _is_plain
+    current = nn.Module.__call__
+    if current is not _call and (current is _original or not _buried):
+        _original = current
+        _is_plain = torch_private.is_plain_module_call(current)
+        nn.Module.__call__ = _call  # type: ignore[method-assign]
+    _current = trace
+
+
+def _uninstall_base() -> None:
+    """Leave `nn.Module` as it was found."""
+    global _buried
+    _buried = nn.Module.__call__ is not _call
+    if not _buried:
+        nn.Module.__call__ = _original  # type: ignore[method-assign]
+
+
+class ModuleRanges:
+    """Names modules at their first call, writes their ranges, and lists the calls of roots.
+
+    Without `ranges` only roots are listed. Then, once a root was called twice, the patch moves
+    from every module to the classes of the roots seen, and all other modules cost nothing.
+    """
+
+    CALLS_BEFORE_NARROWING = 2
+
+    def __init__(
+        self,
+        listener: RootListener,
+        on_failure: Callable[[str, Exception], None],
+        *,
+        ranges: bool = True,
+        every_module: bool = False,
+        describe: Callable[[nn.Module], Any] = lambda module: None,
+    ) -> None:
+        self.tree = ModuleTree(every_module=every_module, names_later=not ranges, describe=describe)
+        self.calls = RootCalls()
+        self.names = RangeNames()
+        self.make_range = torch_private.range_maker()
+        self._listener = listener
+        self._on_failure = on_failure
+        self._ranges = ranges
+        self._generations = Generations()
+        self._patches = ClassPatches()
+        self._graph_task = torch_private.graph_task_reader()
+        self._root_types: set[type[nn.Module]] = set()
+        self._counts: dict[int, int] = {}
+        self._narrow = False
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Patch the class."""
+        _keep_compiler_out()
+        self._generations.watch_loaded()
+        self._watch_compiled_calls()
+        _install(self)
+
+    def record_ranges(self, on: bool) -> None:
+        """Write ranges from now on, or no longer: a schedule waits."""
+        self.names = self.tree.ranges if on and self._ranges else RangeNames()
+
+    def close(self) -> None:
+        """Take every patch away."""
+        global _current
+        with self._lock:
+            _current = None
+            if not self._narrow:
+                _uninstall_base()
+            self._patches.restore()
+        self._generations.close()
+        self.tree.settle()
+
+    def outermost(
+        self, original: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A module is called while no other module's call is open on this thread."""
+        # A forked child is not traced, and an export calls modules without computing anything.
+        if os.getpid() != self._process or torch.compiler.is_compiling():
+            return original(module, *args, **kwargs)
+        _local.inside = True
+        output = call = None
+        try:
+            call = self._begin(module, args, kwargs, sys._getframe(2))
+            name = self.names[id(module)]
+            if not name:
+                output = original(module, *args, **kwargs)
+                return output
+            with self.make_range(name):
+                output = original(module, *args, **kwargs)
+                return output
+        finally:
+            _local.inside = False
+            self._end(call, module, output)
+
+    def _begin(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Any
+    ) -> OpenCall | None:
+        try:
+            if self._graph_task() != -1:  # a checkpoint computes it again
+                return None
+            if id(module) not in self.tree.ranges:
+                self.tree.add(module)
+                self._generations.watch(type(unwrap(module)))
+            if not _can_be_a_model(module) or _capturing():
+                return None
+            self._listener.root_begins()
+            within = self._generations.current(caller)
+            return self.calls.begin(module, self.tree.record_of(module), within, args, kwargs)
+        except Exception as error:  # the border to the traced program
+            self._on_failure("a call of a module", error)
+            return None
+
+    def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
+        try:
+            if _local.unnamed:
+                _local.unnamed = False
+                if self.names:
+                    self.tree.rescan(module)
+            if call is not None:
+                self._listener.root_ends(self.calls.end(call, output))
+                self._count(module)
+        except Exception as error:  # the border to the traced program
+            self._on_failure("a call of a module", error)
+
+    def _count(self, module: nn.Module) -> None:
+        if self._ranges or self._narrow:
+            return
+        self._root_types.add(type(module))
+        self._counts[id(module)] = self._counts.get(id(module), 0) + 1
+        if self._counts[id(module)] >= self.CALLS_BEFORE_NARROWING:
+            self._narrow_to_roots()
+
+    def _narrow_to_roots(self) -> None:
+        with self._lock:
+            if self._narrow or _current is not self:
+                return
+            for owner in self._root_types:
+                own = owner.__call__
+                original = _inherited_call if own is _call else own
+                self._patches.set(owner, "__call__", _root_call_of(original))
+            _uninstall_base()
+            self._narrow = True
+
+    def _watch_compiled_calls(self) -> None:
+        module = sys.modules.get("transformers.modeling_utils")
+        owner = getattr(module, "PreTrainedModel", None)
+        original = vars(owner).get("get_compiled_call") if isinstance(owner, type) else None
+        if isinstance(owner, type) and callable(original):
+            self._patches.set(owner, "get_compiled_call", _compiled_call_of(original))
+
+
+def _can_be_a_model(module: nn.Module) -> bool:
+    """A loss or an activation by itself is none: it holds nothing."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return True
+    if module._modules:
+        return True
+    own = (*module._parameters.values(), *module._buffers.values())
+    return any(tensor is not None for tensor in own)
+
+
+def _capturing() -> bool:
+    """Whether the call only records a CUDA graph."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    return torch.cuda.is_current_stream_capturing()

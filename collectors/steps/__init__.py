@@ -1,0 +1,1 @@
+"""Steps while the program runs: announced, generated, and timed on the device."""
