@@ -240,6 +240,9 @@ def test_a_wrong_call_says_what_to_do(runner: Runner) -> None:
     missing = runner.traced("nowhere.py")
     assert (missing.status, missing.out) == (2, "")
     assert missing.err == "tracer: nowhere.py: no such script; a module runs with -m nowhere.py\n"
+    no_terminal = runner.traced(runner.script(MODEL), options=("--open",))
+    assert (no_terminal.status, no_terminal.out) == (2, "")
+    assert "--open needs a terminal" in no_terminal.err and "--out" in no_terminal.err
     nothing = runner.traced()
     assert nothing.status == 2
     assert "tracer run train.py" in nothing.err

@@ -15,6 +15,7 @@ from tracer.collectors.steps.announced_steps import Announced
 from tracer.collectors.steps.device_steps import DeviceSpan, DeviceSteps
 from tracer.events import SIDE_TABLES, make_table
 from tracer.live.building import light_trace
+from tracer.live.following import LiveView
 from tracer.live.recorded import Recorded
 
 
@@ -221,3 +222,19 @@ def test_a_root_that_is_freed_early_is_known_but_for_its_modules() -> None:
     assert list(t.trace.table("model_modules")["parameters"]) == [-1, -1, -1]
     assert list(t.trace.table("root_calls")["type"]) == ["OwnModel"] * 3
     assert [model["type"] for model in t.trace.meta.facts["models"]] == ["OwnModel"] * 3
+
+
+def test_a_running_trace_tells_what_it_knows_so_far() -> None:
+    model = OwnModel().eval()
+    with trace(detail="light") as t, torch.no_grad():
+        assert t._capture is not None
+        view = LiveView(t._capture)
+        assert view() is None
+        model(prompt())
+        model(prompt())
+        known = view()
+        assert known is not None and len(known.steps) == 2
+        assert view() is None
+        model(prompt())
+        known = view()
+        assert known is not None and len(known.steps) == 3

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tracer.exporters.otlp.live import LiveExport
     from tracer.live.capture import Capture
     from tracer.live.report import Report
+    from tracer.tui.beside import Beside
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -123,6 +124,7 @@ class Recording:
         self._trace: Trace | None = None
         self._analysis: Analysis | None = None
         self._nccl_log = LiveNcclLog()
+        self._beside: Beside | None = None  # the explorer, opened while this runs
 
     def __enter__(self) -> Recording:
         self.start(sys._getframe(1))
@@ -184,6 +186,12 @@ class Recording:
             self._capture.attempt(f"saving the run to {self._out}", self.save, self._out)
         if self._export is not None:
             self._capture.attempt("the export over OTLP", self._begin_export, self._export)
+        if self._beside is not None:
+            self._capture.attempt("the explorer", self._finish_beside, self._beside)
+
+    def _finish_beside(self, beside: Beside) -> None:
+        if beside.is_open:
+            beside.finish(self.analysis)
 
     def _begin_export(self, export: LiveExport) -> None:
         trace = self.trace  # the profiler gives its result once, so not from the other thread
@@ -265,10 +273,21 @@ class Recording:
         return export(self.analysis, *args, **kwargs)
 
     def open(self) -> Any:
-        """Look at the run in the terminal explorer."""
+        """Look at the run in the terminal explorer; returns when the user leaves it.
+
+        While the trace still runs, the explorer opens beside the program, on a thread, and this
+        returns at once: its steps so far, and all of it when the trace has ended. `wait()` of what
+        is returned waits until the user leaves it, `close()` closes it.
+        """
         from tracer.live.report import optional_function
 
-        return optional_function("tracer.tui.app", "open_analysis")(self.analysis)
+        if not self._running or self._capture is None:
+            return optional_function("tracer.tui.app", "open_analysis")(self.analysis)
+        from tracer.live.following import LiveView
+
+        beside = optional_function("tracer.tui.beside", "open_beside")
+        self._beside = beside(LiveView(self._capture))
+        return self._beside
 
 
 def _analysis_of(trace: Trace) -> Analysis:

@@ -308,8 +308,9 @@ class RootCalls:
         return rows[:, [0, 1, 3, 4, 5, 6]]
 
     def table(self) -> pd.DataFrame:
-        """The table, in order of start. Roots have the path that they were last known by."""
-        grown = np.array(self._rows, dtype=np.int64).reshape(-1, self.WIDTH)
+        """The table, in order of start; may be asked while the trace runs. Roots have the path
+        that they were last known by."""
+        grown = np.array(self._rows[:], dtype=np.int64).reshape(-1, self.WIDTH)
         rows = grown[np.argsort(grown[:, 0], kind="stable")]
         roots = list(self._roots)
         columns = ("start_ns", "end_ns", "thread", "batch", "tokens", "cached", "graded")

@@ -106,6 +106,28 @@ print("ended in", threading.current_thread() is threading.main_thread())
 """
 
 
+FOLLOWED = """
+import pathlib, sys, time
+import torch
+from torch import nn
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+ids = torch.randint(9, (2, 4))
+def call(times):
+    for _ in range(times):
+        with torch.no_grad():
+            model(ids)
+print("from the program")
+call(3)
+seen = pathlib.Path(__file__).parent / "seen"
+until = time.monotonic() + 50
+while not seen.exists() and time.monotonic() < until:
+    time.sleep(0.02)
+call(4)
+sys.exit(3)
+"""
+
+
 class Terminal:
     """A pseudo terminal with a program in it."""
 
@@ -263,6 +285,22 @@ def test_a_program_runs_on_beside_the_explorer_and_keeps_its_output(
     after = terminal.output.rpartition(b"\x1b[?1049l")[2].decode()
     assert "the program goes on" in after and "to stderr" in after
     assert "asked politely" in after and "ended in True" in after
+
+
+def test_a_run_is_followed_while_it_goes_on_and_then_shown_whole(
+    terminals: list[Terminal], tmp_path: Path
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(FOLLOWED)
+    terminal = opened(terminals, "-m", "tracer", "run", "--open", "--detail", "light", str(script))
+    terminal.wait_for("0 findings so far")
+    terminal.wait_for("STEPS")
+    (tmp_path / "seen").touch()
+    terminal.wait_for("7: 7")
+    terminal.send(b"q")
+    assert terminal.end() == 3
+    assert terminal.is_as_before
+    assert "from the program" in terminal.text and "STEPS  7" in terminal.text
 
 
 def test_without_colour_no_colour_is_sent(terminals: list[Terminal], sample: str) -> None:

@@ -23,6 +23,7 @@ from tracer.program import Program, run_program
 
 if TYPE_CHECKING:
     from tracer.recorder import Recording
+    from tracer.tui.beside import Beside
 
 NAME = "run"
 HELP = "trace an unchanged script or module, then print the report (on stderr)"
@@ -34,7 +35,7 @@ _DETAILS = ("light", "kernels", "modules", "full")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `tracer run`."""
     parser.usage = (
-        "tracer run [--detail D] [--out DIR] [--report FILE] [--seconds S] "
+        "tracer run [--detail D] [--out DIR] [--report FILE] [--seconds S] [--open] "
         "(script.py | -m module) [argument ...]"
     )
     parser.epilog = (
@@ -58,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=float, default=300.0, metavar="S", help="record at most so long (300)"
     )
     parser.add_argument(
+        "--open",
+        action="store_true",
+        help="show the explorer while the program runs, and the whole run when it has ended; what "
+        "the program prints comes when the explorer is closed",
+    )
+    parser.add_argument(
         "-m",
         dest="module",
         nargs=argparse.PARSER,
@@ -74,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the program, report on it; returns the program's status."""
     program = _program(args)
     program.check()
+    if args.open and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("--open needs a terminal: save the run with --out, then `tracer open` it")
     session = _Session(args)
     with session.watching():
         outcome = run_program(program)
@@ -105,6 +114,8 @@ class _Session:
         # The program may change its directory.
         self._out = None if args.out is None else Path(args.out).absolute()
         self._report = None if args.report is None else Path(args.report).absolute()
+        self._opens = bool(args.open)
+        self._beside: Beside | None = None
         self._process = os.getpid()
         self._first_use = FirstUse(self._start)
         self._recording: Recording | None = None
@@ -129,6 +140,8 @@ class _Session:
             recording = Recording(options)
             recording.start(sys._getframe(1))
             self._recording = recording
+            if self._opens:
+                self._beside = recording.open()
         except Exception as error:  # the border to the traced program: it runs untraced
             say(f"the trace could not start: {type(error).__name__}: {error}")
 
@@ -148,6 +161,8 @@ class _Session:
             return
         try:
             self._recording.stop(error)
+            if self._beside is not None and not isinstance(error, Terminated):
+                self._beside.wait()
             self._publish(self._recording)
         except Exception as failure:  # the border to the traced program: its status stands
             say(f"no report could be made: {type(failure).__name__}: {failure}")

@@ -291,6 +291,18 @@ class Capture:
             return np.zeros((0, 6), dtype=np.int64)
         return self._ranges.calls.ended_since(first)
 
+    def so_far(self) -> Recorded:
+        """Steps and calls that have ended, as a recording without the profiler: what is known while
+        it runs. May be asked by another thread."""
+        return Recorded(
+            "light",
+            start_ns=self.recorded.start_ns,
+            end_ns=time.time_ns(),
+            steps=self._steps,
+            ranges=self._ranges,
+            gpu=self.recorded.gpu,
+        )
+
     def counters_now(self) -> list[tuple[int, str, float]]:
         """The last sample of each counter of each device; may be asked by another thread."""
         sampled = (s for s in self._sources if isinstance(s, DeviceMetrics))

@@ -32,12 +32,12 @@ def finding_lines(
     finding = analysis.findings[number]
     lines = wrapped(f"{SEVERITY_MARKS[finding.severity]} {look.name(finding.rule)}", width, 1, BOLD)
     lines += wrapped(look.name(finding.title), width)
-    lines += [plain(), *_number_lines(look, analysis, finding, width), plain()]
-    lines += _evidence_lines(look, analysis, finding, number, width)
+    lines += [plain(), *_number_lines(look, analysis, finding, width)]
     if finding.advice:
         lines += [plain(), heading("DO")]
         advice = wrapped(look.name(finding.advice), width)
         lines += [Line(advice[0].text, None, finding.advice), *advice[1:]]
+    lines += [plain(), *_evidence_lines(look, analysis, finding, number, width)]
     lines += [plain(), heading("SOURCE")]
     lines += source_lines(look, finding.where, width, analysis.trace.meta.path or "", around)
     for label, text in (("module", finding.where.module), ("operator", finding.where.operator)):

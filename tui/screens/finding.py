@@ -52,7 +52,12 @@ class FindingView(LinesView):
     def show_item(self, item: object) -> None:
         if isinstance(item, FindingNumber):
             self.number, self.shows_source = item.number, False
-            self.lines.at = self.lines.top = 0
+            self.lines.at, self.lines.top = self._first_evidence(), 0
+
+    def _first_evidence(self) -> int:
+        """Its place among the lines that can be selected: the advice comes before it."""
+        findings = self.model.analysis.findings
+        return int(self.number < len(findings) and bool(findings[self.number].advice))
 
     def place(self) -> object:
         return self.number, self.shows_source, super().place()
@@ -107,7 +112,7 @@ class FindingView(LinesView):
 
     def do_biggest(self) -> None:
         """The costliest evidence is the first."""
-        self.lines.at = 0
+        self.lines.at = self._first_evidence()
         self.changed()
 
     def do_copy(self) -> None:
