@@ -139,6 +139,8 @@ def test_facts_and_modules_of_the_run(model: nn.Module) -> None:
     assert table.loc["embedding", "parameters"] == model.get_parameter("embedding.weight").numel()
     assert table.loc["embedding", "dtype"] == "float32"
     assert table.loc["layers.0.attention", "parameters"] == 0
+    code = OwnModel.forward.__code__
+    assert tuple(table.loc["", ["file", "line"]]) == (code.co_filename, code.co_firstlineno)
 
 
 def test_a_model_that_is_freed_inside_the_block_is_freed() -> None:

@@ -163,7 +163,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "generation": "int64",  # counts calls of the generation method; -1 outside one
             "part": "text",  # "decoder", "encoder" or "" when the root is whole
         },
-        # Live only. Every module of each root: parameters are counted without its children's.
+        # Live only. Every module of each root: parameters are counted without its children's; file
+        # and line are those of its class's `forward`.
         "model_modules": {
             "path": "text",
             "type": "text",
@@ -172,6 +173,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "dtype": "text",
             "device": "text",
             "trainable": "int32",
+            "file": "text",
+            "line": "int64",
         },
         # Live only. Samples of device counters; value NaN is never stored, a missing one is absent.
         "metrics": {

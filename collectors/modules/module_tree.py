@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 import threading
@@ -143,7 +144,7 @@ class _Root:
 
 
 class Weights(NamedTuple):
-    """The parameters of a module without its children's: the columns of `model_modules`."""
+    """The parameters of a module without its children's: columns of `model_modules`."""
 
     parameters: int
     parameter_bytes: int
@@ -163,6 +164,8 @@ class ModuleRecord:
     type: str
     order: int = 0
     weights: Weights = _NO_WEIGHTS  # as they were at its first call
+    file: str = ""  # of its class's `forward`
+    line: int = -1
 
 
 class RangeNames(dict[int, str | None]):
@@ -315,7 +318,7 @@ class ModuleTree:
             if module is not None:
                 record.weights = _weights(module)
         records = sorted((*self._known.values(), *self._freed), key=lambda record: record.order)
-        rows = [(record.path, record.type, *record.weights) for record in records]
+        rows = [(r.path, r.type, *r.weights, r.file, r.line) for r in records]
         columns = SIDE_TABLES["model_modules"]
         values = zip(*rows, strict=True) if rows else ([] for _ in columns)
         return make_table(columns, dict(zip(columns, map(list, values), strict=True)))
@@ -356,6 +359,7 @@ class ModuleTree:
         if not member.is_wrapper:
             record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
             record.path, record.order, record.weights = path, next(self._order), _weights(module)
+            record.file, record.line = _forward_place(type(module))
         self._watch(module)
         self.ranges[key] = name
         return name
@@ -383,6 +387,15 @@ def _is_callable(module: nn.Module | None) -> bool:
     if module is None or isinstance(module, torch.jit.ScriptModule):
         return module is not None
     return type(module).forward is not nn.Module.forward
+
+
+def _forward_place(kind: type[nn.Module]) -> tuple[str, int]:
+    """File and line of the `forward` of a class; of a decorated one, of what was decorated. Plain
+    containers and compiled ones have none."""
+    if kind.forward is nn.Module.forward or issubclass(kind, torch.jit.ScriptModule):
+        return "", -1
+    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
+    return ("", -1) if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _weights(module: nn.Module) -> Weights:

@@ -32,6 +32,7 @@ def decode_trace(steps: int = 4, names: tuple[str, ...] = ()) -> Trace:
         _decode_step(maker, step, step * 1200.0, names)
     maker.side("devices", None, device=0, name="NVIDIA H200", memory_bytes=150 << 30,
                sm_count=132, major=9, minor=0)  # fmt: skip
+    maker.side("model_modules", path="model", type="LlamaModel", file=SOURCE, line=10)
     return maker.build(path="runs/decode.json", framework="torch 2.13.0", source_kind="kineto")
 
 

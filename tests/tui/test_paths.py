@@ -129,6 +129,13 @@ async def test_modules_fold_and_unfold_and_lead_to_kernels() -> None:
         assert "layers.*" in driver.text
 
 
+async def test_a_module_shows_where_its_code_stands() -> None:
+    async with driven(decode_analysis(), keys=["3"], size=(160, 50)) as driver:
+        assert "SOURCE" in driver.text and ">    10 def mlp" in driver.text
+        await driver.press("down")
+        assert "SOURCE" not in driver.text
+
+
 async def test_kernels_are_searched_filtered_and_sorted() -> None:
     async with driven(decode_analysis(), keys=["4", "/"]) as driver:
         await driver.type("mlp_gemm_2")

@@ -14,10 +14,12 @@ from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.exporters.format import UNKNOWN, duration_text, percent_text, shares, table_scale
 from tracer.exporters.names import short_kernel
+from tracer.findings import Where
 from tracer.tui.look import Look
 from tracer.tui.model.lines import DIM, Line, Target, heading, labelled, plain, wrapped
 from tracer.tui.model.places import Filter, ModulePath, Moment
 from tracer.tui.model.signs import share_bar
+from tracer.tui.model.source import source_lines
 from tracer.tui.model.table import Column, Table, cut
 
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
@@ -74,6 +76,14 @@ class ModuleIndex:
     @cached_property
     def types(self) -> list[str]:
         return self.analysis.modules["type"].astype(str).tolist()
+
+    @cached_property
+    def places(self) -> dict[str, Where]:
+        """Path -> where its `forward` stands, as a live recording tells it."""
+        table = self.analysis.trace.table("model_modules")
+        known = table[table["file"].astype(str) != ""]
+        columns = (known["path"].astype(str), known["file"].astype(str), known["line"])
+        return {p: Where(f, int(n), module=p) for p, f, n in zip(*columns, strict=True)}
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
@@ -263,9 +273,15 @@ def module_lines(look: Look, index: ModuleIndex, row: TreeRow, width: int) -> li
         time = duration_text(index.total(slowest, "device_ns"))
         lines += labelled("slowest", f"{look.name(slowest.path)}, {time}", width)
     works = work_of(index, node, not row.own)
-    if not works.size:
-        return [*lines, plain(), plain("   no kernel ran in it", DIM)]
-    return [*lines, plain(), *_kernel_lines(look, analysis, works, width)]
+    if works.size:
+        lines += [plain(), *_kernel_lines(look, analysis, works, width)]
+    else:
+        lines += [plain(), plain("   no kernel ran in it", DIM)]
+    where = index.places.get(index.paths[node.rows[0]])
+    if where is None:
+        return lines
+    source = source_lines(look, where, width, analysis.trace.meta.path or "")
+    return [*lines, plain(), heading("SOURCE"), *source]
 
 
 def _kernel_lines(look: Look, analysis: Analysis, works: Longs, width: int) -> list[Line]:
