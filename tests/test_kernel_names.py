@@ -62,7 +62,7 @@ def test_names_of_many_engines_get_their_category(row: dict[str, str]) -> None:
 def test_names_of_rare_engines_mostly_get_their_category() -> None:
     # Labelled before the table had seen them: of these engines little else is known.
     result = kernel_names.score(read_rows(HERE / "kernel_names_rare.csv"))
-    assert result.name_ratio >= 0.9, result.wrong
+    assert result.name_ratio >= 0.94, result.wrong
     assert result.false_communication == 0
 
 
