@@ -66,8 +66,7 @@ def _sharded_module(host: Host, tree: ModuleTree, site: Longs) -> Longs:
     rows = np.where(np.array(paths) == "", NONE, rows_of_paths(tree, paths))
     if not (rows != NONE).any():
         return np.full(site.size, NONE, dtype=np.int64)
-    named = np.array([path != "" for path in paths])[trace.name_codes]
-    ranges = named & (host.of_kind("annotation") | host.of_kind("operator"))
+    ranges = trace.named(_SHARDED.match, "annotation", "operator")
     around = take(host.nearest(ranges), site)
     return take(rows, take(trace.name_codes.astype(np.int64), around))
 
@@ -114,8 +113,6 @@ def _collectives(
     used = np.unique(code[kernels])
     communicates = np.zeros(len(trace.names), dtype=bool)
     communicates[used] = [describe(trace.names[c]).category == "communication" for c in used]
-    ranges = trace.names_matching(lambda name: range_operation(name) != "")[trace.name_codes]
-    host_rows = host.of_kind("annotation") | host.of_kind("operator")
-    inside = take(host.nearest(ranges & host_rows), site) >= 0
+    inside = take(host.nearest(trace.named(range_operation, "annotation", "operator")), site) >= 0
     found: NDArray[np.bool_] = (kernels & communicates[code]) | (~kernels & inside)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,35 +15,60 @@ Longs = NDArray[np.signedinteger[Any]]
 NONE = -1
 
 
+Rows = NDArray[np.int32]
+
+
 @dataclass(frozen=True)
 class Forest:
-    """Who contains whom: `parent` and `depth` of each row, -1 and 0 for a root."""
+    """Who contains whom: `parent` and `depth` of each row, -1 and 0 for a root. What a row contains
+    stands right behind it."""
 
-    parent: Longs
-    depth: NDArray[np.int32]
+    parent: Rows
+    depth: Rows
 
     @cached_property
-    def levels(self) -> list[Longs]:
-        """Rows by depth, the roots first."""
-        order = np.argsort(self.depth, kind="stable")
-        bounds = np.cumsum(np.bincount(self.depth))
-        return [level.astype(np.int64) for level in np.split(order, bounds[:-1])]
+    def stop(self) -> Rows:
+        """The first row behind each one and all that it contains."""
+        stop = np.full(self.parent.size, self.parent.size, dtype=np.int32)
+        for level in _levels(self.depth):
+            stop[level[:-1]] = level[1:]
+            inside = level[self.parent[level] != NONE]
+            stop[inside] = np.minimum(stop[inside], stop[self.parent[inside]])
+        return stop
 
-    def nearest(self, wanted: NDArray[np.bool_]) -> Longs:
+    def around(self, rows: Longs, wanted: NDArray[np.bool_]) -> Rows:
+        """The innermost wanted row around each of these, itself not counted; -1 if none."""
+        found = self.parent[rows]
+        left = np.flatnonzero(_misses(found, wanted))
+        while left.size:
+            found[left] = self.parent[found[left]]
+            left = left[_misses(found[left], wanted)]
+        return found
+
+    def nearest(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each row the innermost of itself and its ancestors that is wanted; -1 if none."""
-        found = np.where(wanted, np.arange(wanted.size), NONE)
-        for level in self.levels[1:]:
-            rows = level[found[level] == NONE]
-            found[rows] = found[self.parent[rows]]
-        return found
+        rows = np.flatnonzero(wanted)
+        return self._spread(rows, self.around(rows, wanted))
 
-    def outermost(self, wanted: NDArray[np.bool_]) -> Longs:
+    def outermost(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each row the outermost of itself and its ancestors that is wanted; -1 if none."""
-        found = np.where(wanted, np.arange(wanted.size), NONE)
-        for level in self.levels[1:]:
-            above = found[self.parent[level]]
-            found[level] = np.where(above != NONE, above, found[level])
-        return found
+        rows = np.flatnonzero(wanted)
+        reach = np.maximum.accumulate(self.stop[rows])
+        rows = rows[np.append(True, rows[1:] >= reach[:-1])] if rows.size else rows
+        return self._spread(rows, np.full(rows.size, NONE, dtype=np.int32))
+
+    def _spread(self, rows: Longs, around: Rows) -> Rows:
+        """Each of these rows over itself and what it contains; from its end on what is `around`."""
+        size = self.parent.size
+        begins = np.zeros(size + 1, dtype=bool)
+        value = np.full(size + 1, NONE, dtype=np.int32)
+        # Of several that end at one place the outermost says what follows, unless a row begins.
+        stop = self.stop[rows][::-1]
+        value[stop], begins[stop] = around[::-1], True
+        value[rows], begins[rows] = rows, True
+        begins[0] = True
+        at = np.flatnonzero(begins[:-1])
+        return np.repeat(value[at], np.diff(at, append=size))
 
     @cached_property
     def has_child(self) -> NDArray[np.bool_]:
@@ -51,43 +77,55 @@ class Forest:
         return marked
 
 
+def _misses(found: Rows, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    missing: NDArray[np.bool_] = (found != NONE) & ~wanted[found]
+    return missing
+
+
 def nest(start: Longs, end: Longs, thread: NDArray[np.int32]) -> Forest:
-    """Nest rows that are ordered by start, the longer first, each within its thread.
+    """Nest rows that are ordered by thread, then by start, the longer first, each within its
+    thread.
 
     Touching rows are neighbours; a row of no length lies inside what begins with it.
     """
     parent = np.full(start.size, NONE, dtype=np.int32)
     depth = np.zeros(start.size, dtype=np.int32)
-    order = np.argsort(thread, kind="stable")
-    bounds = np.flatnonzero(np.diff(thread[order])) + 1
-    for rows in np.split(order, bounds):
-        if rows.size:
-            parent[rows], depth[rows] = _nest_thread(rows, start[rows], end[rows])
+    bounds = np.flatnonzero(thread[1:] != thread[:-1]) + 1
+    for first, last in pairwise([0, *bounds.tolist(), start.size]):
+        local, depth[first:last] = _nest_thread(start[first:last], end[first:last])
+        parent[first:last] = np.where(local == NONE, NONE, local + first)
     return Forest(parent, depth)
 
 
-def _nest_thread(
-    rows: NDArray[np.intp], start: Longs, end: Longs
-) -> tuple[Longs, NDArray[np.int32]]:
+def _nest_thread(start: Longs, end: Longs) -> tuple[Rows, Rows]:
     """Depth is how many began before and have not ended; the parent is the last one less deep."""
-    position = np.arange(start.size, dtype=np.int64)
     # Doubled times leave room to put an end before a start at the same time, but not before the
-    # start of the row itself.
-    ends = np.sort(np.where(end > start, 2 * end - 1, 2 * end))
-    depth = position - np.searchsorted(ends, 2 * start, side="left")
-    order = np.argsort(depth, kind="stable")
-    keys = depth[order] * start.size + position[order]
-    at = np.searchsorted(keys, (depth - 1) * start.size + position) - 1
-    local = np.where(depth > 0, order[np.maximum(at, 0)], NONE)
-    inside = (local == NONE) | (end[local] > start) | ((end[local] == start) & (end == start))
-    if not bool(inside.all()):
-        local, depth = _nest_by_stack(start, end)
-    return np.where(local == NONE, NONE, rows[local]), depth.astype(np.int32)
+    # start of the row itself. Ends are nearly in order, which a stable sort makes use of.
+    ends = np.sort(np.where(end > start, 2 * end - 1, 2 * end), kind="stable")
+    ended = np.searchsorted(ends, 2 * start, side="left")
+    depth = np.arange(start.size, dtype=np.int32) - ended.astype(np.int32)
+    parent = np.full(start.size, NONE, dtype=np.int32)
+    for above, level in pairwise(_levels(depth)):
+        parent[level] = above[np.searchsorted(above, level) - 1]
+    finish = end[parent]
+    inside = (finish > start) | ((finish == start) & (end == start))
+    if not bool((inside | (parent == NONE)).all()):
+        return _nest_by_stack(start, end)
+    return parent, depth
 
 
-def _nest_by_stack(start: Longs, end: Longs) -> tuple[Longs, Longs]:
+def _levels(depth: Rows) -> list[Rows]:
+    """Rows by depth, the roots first."""
+    deepest = int(depth.max()) if depth.size else 0
+    # Numbers of 16 bits are sorted by counting them.
+    short = depth.astype(np.int16) if deepest <= np.iinfo(np.int16).max else depth
+    order = np.argsort(short, kind="stable").astype(np.int32)
+    return np.split(order, np.cumsum(np.bincount(depth))[:-1])
+
+
+def _nest_by_stack(start: Longs, end: Longs) -> tuple[Rows, Rows]:
     """The same one row at a time, for threads whose rows overlap without nesting."""
-    parent, depth = np.full(start.size, NONE, dtype=np.int64), np.zeros(start.size, dtype=np.int64)
+    parent, depth = np.full(start.size, NONE, dtype=np.int32), np.zeros(start.size, dtype=np.int32)
     finish = np.where(end > start, 2 * end - 1, 2 * end).tolist()
     stack: list[tuple[int, int]] = []
     for row, begin in enumerate(start.tolist()):
@@ -154,6 +192,13 @@ def take(values: Longs, at: Longs) -> Longs:
     taken: Longs = values[at]
     taken[at == NONE] = NONE
     return taken
+
+
+def places_between(first: Longs, last: Longs) -> tuple[Longs, Longs]:
+    """The places from each first up to its last, itself not counted, and whose each one is."""
+    counts = last - first
+    of = np.repeat(np.arange(counts.size), counts)
+    return np.arange(of.size) + (first - np.cumsum(counts) + counts)[of], of
 
 
 def merged_times(*runs: Longs) -> Longs:

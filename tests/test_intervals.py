@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import Longs, _nest_by_stack, covered, lookup, nest, total, union
 
@@ -27,16 +28,49 @@ def random_nested(seed: int, size: int) -> tuple[Longs, Longs]:
     return np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_nesting_agrees_with_a_stack(seed: int) -> None:
+def on_threads(seed: int) -> tuple[Longs, Longs, NDArray[np.int32]]:
+    """The same on three threads, thread by thread."""
     start, end = random_nested(seed, 300)
     thread = np.random.default_rng(seed).integers(0, 3, start.size).astype(np.int32)
+    order = np.argsort(thread, kind="stable")
+    return start[order], end[order], thread[order]
+
+
+def climbs(parent: list[int]) -> list[list[int]]:
+    """Each row and what lies around it, innermost first."""
+    chains: list[list[int]] = []
+    for row, above in enumerate(parent):
+        chains.append([row, *(chains[above] if above >= 0 else [])])
+    return chains
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nesting_agrees_with_a_stack(seed: int) -> None:
+    start, end, thread = on_threads(seed)
     forest = nest(start, end, thread)
     for one in range(3):
         rows = np.flatnonzero(thread == one)
         parent, depth = _nest_by_stack(start[rows], end[rows])
         assert (np.where(parent < 0, -1, rows[parent]) == forest.parent[rows]).all()
         assert (depth == forest.depth[rows]).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_lies_around_agrees_with_a_climb(seed: int) -> None:
+    forest = nest(*on_threads(seed))
+    wanted = np.random.default_rng(seed).random(forest.parent.size) < seed / 8
+    chains = [[row for row in chain if wanted[row]] for chain in climbs(forest.parent.tolist())]
+    assert forest.nearest(wanted).tolist() == [chain[0] if chain else -1 for chain in chains]
+    assert forest.outermost(wanted).tolist() == [chain[-1] if chain else -1 for chain in chains]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_row_contains_stands_right_behind_it(seed: int) -> None:
+    forest = nest(*on_threads(seed))
+    holders = climbs(forest.parent.tolist())
+    for row, stop in enumerate(forest.stop.tolist()):
+        inside = [other for other, chain in enumerate(holders) if row in chain]
+        assert inside == list(range(row, stop))
 
 
 def test_overlapping_rows_fall_back_to_the_stack() -> None:

@@ -8,7 +8,7 @@ the Unix clock; -1 in a link column means none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from types import MappingProxyType
@@ -391,6 +391,18 @@ def _check(name: str, table: pd.DataFrame, columns: Mapping[str, str]) -> None:
             raise SchemaError(f"column {column} of {name} has type {found}, not {kind}")
 
 
+# A column is compared with so many values in the time in which it is looked up in a table.
+_FEW_NAMES = 12
+
+
+def _any_of(codes: NDArray[Any], wanted: Sequence[int]) -> NDArray[np.bool_]:
+    """Which codes are among a few wanted ones."""
+    found = np.zeros(codes.size, dtype=bool)
+    for code in wanted:
+        found |= codes == code
+    return found
+
+
 @dataclass(frozen=True)
 class Trace:
     """A recording: `events`, side tables by name, meta and notes. Nobody changes it after.
@@ -451,15 +463,26 @@ class Trace:
 
     def rows(self, *kinds: str) -> NDArray[np.int64]:
         """Row numbers of the events of these kinds, in order of start."""
-        wanted = np.zeros(len(KINDS), dtype=bool)
-        wanted[[KIND_CODE[kind] for kind in kinds]] = True
-        return np.flatnonzero(wanted[self.kind_codes])
+        return np.flatnonzero(self.of_kind(*kinds))
+
+    def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
+        """Which events are of one of these kinds."""
+        return _any_of(self.kind_codes, [KIND_CODE[kind] for kind in kinds])
+
+    def named(self, test: Callable[[str], object], *kinds: str) -> NDArray[np.bool_]:
+        """Which events of these kinds have a name that passes the test."""
+        names = self.names_matching(test)
+        codes = np.flatnonzero(names).tolist()
+        if len(codes) > _FEW_NAMES:
+            return names.take(self.name_codes) & self.of_kind(*kinds)
+        found = _any_of(self.name_codes, codes)
+        return found & self.of_kind(*kinds) if codes else found
 
     @cached_property
     def device_rows(self) -> NDArray[np.int64]:
         """Row numbers of device work: kernels, copies, sets."""
         return self.rows(*DEVICE_WORK)
 
-    def names_matching(self, test: Any) -> NDArray[np.bool_]:
+    def names_matching(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """For each distinct name whether `test(name)` holds; index it with `name_codes`."""
         return np.fromiter((bool(test(name)) for name in self.names), bool, len(self.names))

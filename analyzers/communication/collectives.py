@@ -68,9 +68,7 @@ def find_calls(work: Work, rows: Longs, bucket: Longs) -> Calls:
 
 def _library_ranges(work: Work) -> Longs:
     """The innermost range around each event that a communication library wrote."""
-    named = work.trace.names_matching(lambda name: range_operation(name) != "")
-    ranges = work.host.of_kind("operator") | work.host.of_kind("annotation")
-    return work.host.nearest(named[work.trace.name_codes] & ranges)
+    return work.host.nearest(work.trace.named(range_operation, "operator", "annotation"))
 
 
 def tabulate_collectives(

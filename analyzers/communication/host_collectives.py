@@ -49,9 +49,8 @@ def host_collectives(host: Host) -> tuple[Longs, Longs]:
 
 def _ranges(host: Host) -> Longs:
     """Outermost ranges that name a collective and lie in no operator that asked for one."""
-    library = host.trace.names_matching(lambda name: name.startswith(_ON_HOST))
-    named = library[host.trace.name_codes] & (_operations(host) >= 0)
-    named &= host.of_kind("annotation") | host.of_kind("operator")
+    named = host.trace.named(lambda name: name.startswith(_ON_HOST), "annotation", "operator")
+    named &= _operations(host) >= 0
     rows = np.flatnonzero(named)
     outer: Longs = rows[host.outermost(named)[rows] == rows]
     return outer

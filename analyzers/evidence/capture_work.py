@@ -20,8 +20,7 @@ CONFIDENCE = 0.7
 def by_capture(work: Work, roles: Roles, out: Attribution) -> None:
     """Random numbers serve the choice of tokens; their state in a graph counts there."""
     trace, host = work.trace, work.host
-    begins = trace.names_matching(lambda name: "StreamBeginCapture" in name)[trace.name_codes]
-    begins &= host.of_kind("runtime")
+    begins = trace.named(lambda name: "StreamBeginCapture" in name, "runtime")
     rows = out.open[work.site[out.open] != NONE]
     if not begins.any() or not rows.size:
         return

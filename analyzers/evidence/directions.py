@@ -52,7 +52,6 @@ def _with_captured(work: Work, directions: NDArray[np.int8]) -> NDArray[np.int8]
 
 
 def _within(host: Host, site: Longs, prefix: str) -> NDArray[np.bool_]:
-    named = host.trace.names_matching(lambda name: name.startswith(prefix))[host.trace.name_codes]
-    ranges = named & (host.of_kind("annotation") | host.of_kind("operator"))
+    ranges = host.trace.named(lambda name: name.startswith(prefix), "annotation", "operator")
     inside: NDArray[np.bool_] = take(host.nearest(ranges), site) != NONE
     return inside

@@ -38,11 +38,9 @@ def _recorded_ops(work: Work) -> dict[int, str]:
     """Work row -> operation, from the row's own metadata or the host range around its launch."""
     table = work.trace.table("collectives")
     said = dict(zip(table["event"].tolist(), table["op"].astype(str), strict=True))
-    ranges = np.zeros(len(work.trace.events), dtype=bool)
-    ranges[[event for event in said if work.host.place[event] != NONE]] = True
-    named = work.trace.names_matching(lambda n: range_operation(n) != "")[work.trace.name_codes]
-    host_rows = work.host.of_kind("operator") | work.host.of_kind("annotation")
-    around = take(work.host.nearest(ranges | (named & host_rows)), work.site)
+    ranges = work.trace.named(range_operation, "operator", "annotation")
+    ranges[list(said)] = True
+    around = take(work.host.nearest(ranges), work.site)
     out: dict[int, str] = {}
     for row in np.flatnonzero(work.work_class == COLLECTIVE).tolist():
         event, holder = int(work.event[row]), int(around[row])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import COMPILE_RANGE, HOST_KINDS, Host, Launches
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
-from tracer.events import KIND_CODE, Trace
+from tracer.events import Trace
 
 _SYNCHRONIZE = re.compile(r"(cuda|cu|hip)\w*Synchronize")
 _BLOCKING_COPY = re.compile(r"hipMemcpyWithStream|(cuda|hip)Memcpy(2D|3D|ToSymbol|FromSymbol)?$")
@@ -80,26 +80,15 @@ class Calls:
     def __init__(self, trace: Trace, host: Host, launches: Launches) -> None:
         self.trace, self.host, self.launches = trace, host, launches
 
-    def _runtime(self, test: object) -> NDArray[np.bool_]:
-        named = self.trace.names_matching(test)[self.trace.name_codes]
-        mask: NDArray[np.bool_] = named & self.host.of_kind("runtime")
-        return mask
-
-    def _ranges(self, pattern: re.Pattern[str], *kinds: str) -> NDArray[np.bool_]:
-        named = self.trace.names_matching(lambda name: pattern.match(name) is not None)
-        of_kind = np.isin(self.trace.kind_codes, [KIND_CODE[kind] for kind in kinds])
-        mask: NDArray[np.bool_] = named[self.trace.name_codes] & of_kind
-        return mask
-
     @cached_property
     def synchronize(self) -> NDArray[np.bool_]:
-        return self._runtime(is_synchronize)
+        return self.trace.named(is_synchronize, "runtime")
 
     @cached_property
     def blocking_copy(self) -> NDArray[np.bool_]:
         """Copies whose call returned only after the copy itself had ended."""
-        copies = np.flatnonzero(self._runtime(lambda n: _COPY.match(n) is not None))
-        always = self._runtime(lambda n: _BLOCKING_COPY.match(n) is not None)
+        copies = np.flatnonzero(self.trace.named(_COPY.match, "runtime"))
+        always = self.trace.named(_BLOCKING_COPY.match, "runtime")
         work = self.trace.rows("memcpy")
         copied = take(work, lookup(self.launches.launch[work], copies))
         never = np.iinfo(np.int64).max
@@ -122,29 +111,27 @@ class Calls:
 
     @cached_property
     def allocator(self) -> NDArray[np.bool_]:
-        return self._runtime(is_allocator)
+        return self.trace.named(is_allocator, "runtime")
 
     @cached_property
     def module_load(self) -> NDArray[np.bool_]:
-        return self._runtime(is_module_load)
+        return self.trace.named(is_module_load, "runtime")
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
-        ranges = self._ranges(COMPILE_RANGE, "operator", "annotation")
-        return ranges | self._ranges(_COMPILE_FRAME, "frame")
+        ranges = self.trace.named(COMPILE_RANGE.match, "operator", "annotation")
+        return ranges | self.trace.named(_COMPILE_FRAME.match, "frame")
 
     @cached_property
     def input(self) -> NDArray[np.bool_]:
-        return self._ranges(_INPUT, *HOST_KINDS)
+        return self.trace.named(_INPUT.match, *HOST_KINDS)
 
     @cached_property
     def collecting(self) -> NDArray[np.bool_]:
-        return self._ranges(_COLLECTION, *HOST_KINDS)
+        return self.trace.named(_COLLECTION.match, *HOST_KINDS)
 
     def overhead_ranges(self, compiles: bool) -> tuple[Longs, Longs]:
         """Starts and ends of the overhead rows that compile or load, or that are the profiler's."""
         pattern = _OVERHEAD_COMPILE if compiles else _OVERHEAD_PROFILER
-        named = self.trace.names_matching(lambda name: pattern.match(name) is not None)
-        kind = self.trace.kind_codes == KIND_CODE["overhead"]
-        rows = np.flatnonzero(kind & named[self.trace.name_codes])
+        rows = np.flatnonzero(self.trace.named(pattern.match, "overhead"))
         return self.trace.start_ns[rows], self.trace.end_ns[rows]

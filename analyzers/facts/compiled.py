@@ -73,8 +73,7 @@ def map_compiled(
 ) -> CompiledWork:
     """Find the call behind each piece of work that compiled code launched."""
     nothing = np.full(event.size, NONE, dtype=np.int64)
-    named = host.trace.names_matching(lambda name: name.startswith(_REGION))
-    regions = named[host.trace.name_codes] & (host.of_kind("annotation") | host.of_kind("operator"))
+    regions = host.trace.named(lambda name: name.startswith(_REGION), "annotation", "operator")
     if not regions.any():
         return CompiledWork(nothing, nothing, (), nothing)
     around = host.nearest(regions)

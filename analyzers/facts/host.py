@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Forest, Longs, lookup, nest, take
-from tracer.events import KIND_CODE, Trace
+from tracer.analyzers.intervals import NONE, Forest, Longs, Rows, lookup, nest, take
+from tracer.events import Trace
 
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 # Operators written in C++: nothing of Python runs inside them.
@@ -49,45 +49,60 @@ class Host:
     of `events`, -1 for none."""
 
     trace: Trace
-    rows: Longs  # the host rows
+    rows: Rows  # the host rows, thread by thread
     forest: Forest  # over `rows`
-    place: Longs  # event -> position in `rows`
 
-    def _to_events(self, found: Longs) -> Longs:
+    def _to_events(self, found: Rows) -> Rows:
         # Rows fit 32 bits, and half a dozen of these arrays live through an analysis.
         out = np.full(len(self.trace.events), NONE, dtype=np.int32)
         out[self.rows] = take(self.rows, found)
         return out
 
-    def nearest(self, wanted: NDArray[np.bool_]) -> Longs:
-        """For each event the innermost host row around it, itself counted, that is wanted."""
-        return self._to_events(self.forest.nearest(wanted[self.rows]))
-
-    def outermost(self, wanted: NDArray[np.bool_]) -> Longs:
-        """For each event the outermost host row around it, itself counted, that is wanted."""
-        return self._to_events(self.forest.outermost(wanted[self.rows]))
-
-    def of_kind(self, kind: str) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = self.trace.kind_codes == KIND_CODE[kind]
-        return mask
+    def places_of(self, thread: int) -> slice:
+        """Where in `rows` those of a thread stand."""
+        threads = self.trace.events["thread"].to_numpy()[self.rows]
+        return slice(*np.searchsorted(threads, [thread, thread + 1]).tolist())
 
     @cached_property
-    def operator(self) -> Longs:
+    def _nowhere(self) -> Rows:
+        """What no event lies in. Most of what is asked for does not occur in a recording."""
+        none = np.full(len(self.trace.events), NONE, dtype=np.int32)
+        none.flags.writeable = False
+        return none
+
+    def nearest(self, wanted: NDArray[np.bool_]) -> Rows:
+        """For each event the innermost host row around it, itself counted, that is wanted."""
+        if not wanted.any():
+            return self._nowhere
+        return self._to_events(self.forest.nearest(wanted[self.rows]))
+
+    def outermost(self, wanted: NDArray[np.bool_]) -> Rows:
+        """For each event the outermost host row around it, itself counted, that is wanted."""
+        if not wanted.any():
+            return self._nowhere
+        return self._to_events(self.forest.outermost(wanted[self.rows]))
+
+    def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
+        """Which events are of one of these kinds."""
+        return self.trace.of_kind(*kinds)
+
+    @cached_property
+    def operator(self) -> Rows:
         """The innermost operator around each event."""
         return self.nearest(self.of_kind("operator"))
 
     @cached_property
-    def outer_operator(self) -> Longs:
+    def outer_operator(self) -> Rows:
         """The outermost operator around each event."""
         return self.outermost(self.of_kind("operator"))
 
     @cached_property
-    def module(self) -> Longs:
+    def module(self) -> Rows:
         """The innermost module range around each event."""
         return self.nearest(self.of_kind("module"))
 
     @cached_property
-    def parent(self) -> Longs:
+    def parent(self) -> Rows:
         """The host row right around each event."""
         return self._to_events(self.forest.parent)
 
@@ -97,8 +112,8 @@ class Host:
         most of their time themselves, whatever small operators they call on the way (a matrix
         product copies its bias first). A compiler's trial runs compute nothing."""
         trace = self.trace
-        around_calls = trace.names_matching(lambda n: _COMPILED_CALL.match(n) is not None)
-        operators = self.of_kind("operator") & ~self.compiling & ~around_calls[trace.name_codes]
+        around_calls = trace.named(lambda name: _COMPILED_CALL.match(name), "operator")
+        operators = self.of_kind("operator") & ~self.compiling & ~around_calls
         operators = operators[self.rows]
         around = self._operator_around(operators)
         holds = np.zeros(self.rows.size, dtype=bool)
@@ -106,24 +121,22 @@ class Host:
         absorbing = operators & holds & self._mostly_itself(operators, around)
         outer = self.forest.outermost(absorbing)
         own = absorbing & (outer == np.arange(self.rows.size))
-        leaves: Longs = self.rows[own | (operators & ~holds & (outer == NONE))]
+        leaves: Longs = np.sort(self.rows[own | (operators & ~holds & (outer == NONE))])
         return leaves
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
         """Host rows inside a range in which code is compiled."""
-        named = self.trace.names_matching(lambda name: COMPILE_RANGE.match(name) is not None)
-        ranges = named[self.trace.name_codes] & (
-            self.of_kind("operator") | self.of_kind("annotation")
-        )
+        ranges = self.trace.named(COMPILE_RANGE.match, "operator", "annotation")
         inside: NDArray[np.bool_] = self.nearest(ranges) != NONE
         return inside
 
     def _operator_around(self, operators: NDArray[np.bool_]) -> Longs:
         """For each host row that is an operator the next operator around it, by position."""
-        nearest = self.forest.nearest(operators)
-        above = take(nearest, self.forest.parent)
-        return np.where(operators, above, NONE)
+        around = np.full(self.rows.size, NONE, dtype=np.int32)
+        rows = np.flatnonzero(operators)
+        around[rows] = self.forest.around(rows, operators)
+        return around
 
     def _mostly_itself(self, operators: NDArray[np.bool_], around: Longs) -> NDArray[np.bool_]:
         """ATen operators whose own code takes half of their time or more, in most calls of a name:
@@ -143,8 +156,9 @@ class Host:
     @cached_property
     def backward_node(self) -> Longs:
         """The autograd node being evaluated around each event."""
-        named = self.trace.names_matching(lambda name: name.startswith(BACKWARD_NODE))
-        return self.outermost(self.of_kind("operator") & named[self.trace.name_codes])
+        return self.outermost(
+            self.trace.named(lambda name: name.startswith(BACKWARD_NODE), "operator")
+        )
 
     @cached_property
     def forward_of(self) -> Longs:
@@ -177,12 +191,11 @@ class Host:
 
 def read_host(trace: Trace) -> Host:
     """Nest the host rows of a trace."""
-    rows = trace.rows(*HOST_KINDS)
+    rows = trace.rows(*HOST_KINDS).astype(np.int32)
     threads = trace.events["thread"].to_numpy()[rows]
-    forest = nest(trace.start_ns[rows], trace.end_ns[rows], threads)
-    place = np.full(len(trace.events), NONE, dtype=np.int32)
-    place[rows] = np.arange(rows.size)
-    return Host(trace, rows, forest, place)
+    order = np.argsort(threads, kind="stable")
+    rows, threads = rows[order], threads[order]
+    return Host(trace, rows, nest(trace.start_ns[rows], trace.end_ns[rows], threads))
 
 
 @dataclass(frozen=True)
@@ -199,10 +212,9 @@ class Launches:
 def link_launches(host: Host) -> Launches:
     """Join device work to its launch by correlation, and to its operator."""
     trace = host.trace
-    names = trace.name_codes
-    runtime = host.of_kind("runtime")
-    launching = runtime & trace.names_matching(is_launch)[names]
-    graph = runtime & trace.names_matching(is_graph_launch)[names]
+    runtime = trace.of_kind("runtime")
+    launching = trace.named(is_launch, "runtime")
+    graph = trace.named(is_graph_launch, "runtime")
     correlation = trace.events["correlation"].to_numpy()
     work = trace.device_rows
     launch = np.full(len(trace.events), NONE, dtype=np.int32)
@@ -224,7 +236,7 @@ def _join(correlation: Longs, launching: Longs, runtime: Longs, work: Longs) -> 
 
 
 def _by_external_id(trace: Trace, host: Host, work: Longs) -> Longs:
-    operators = np.flatnonzero(host.of_kind("operator") | host.of_kind("annotation"))
+    operators = trace.rows("operator", "annotation")
     external = trace.events["external_id"].to_numpy()
     usable = operators[external[operators] > 0]
     at = lookup(external[usable], np.where(external[work] > 0, external[work], NONE))

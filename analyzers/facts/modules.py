@@ -47,8 +47,7 @@ def read_modules(trace: Trace, host: Host) -> ModuleTree:
     """The tree from qualified names in ranges; without ranges, from nn.Module frames."""
     if host.of_kind("module").any():
         return _from_ranges(trace, host)
-    frames = trace.names_matching(lambda name: name.startswith(_FRAME))[trace.name_codes]
-    frames &= host.of_kind("frame")
+    frames = trace.named(lambda name: name.startswith(_FRAME), "frame")
     if frames.any():
         return _with_paths(_from_frames(trace, host, frames), _told_elsewhere(trace))
     if _told_elsewhere(trace):

@@ -92,8 +92,7 @@ class Places:
     def _framework_range(self) -> Longs:
         """The innermost range of the framework itself around each event: what waits in it was not
         written by the user."""
-        named = self.trace.names_matching(lambda name: _FRAMEWORK.match(name) is not None)
-        return self.host.nearest(named[self.trace.name_codes] & self.host.of_kind("annotation"))
+        return self.host.nearest(self.trace.named(_FRAMEWORK.match, "annotation"))
 
     def _frame(self, event: int) -> Where | None:
         row = event

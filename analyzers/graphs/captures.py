@@ -64,12 +64,10 @@ def _capture_calls(host: Host) -> list[tuple[int, int]]:
     """Pairs of the calls that begin and end a capture on one thread."""
     trace = host.trace
     thread = trace.events["thread"].to_numpy()
-    runtime = host.of_kind("runtime")
-    begins = trace.names_matching(lambda n: "StreamBeginCapture" in n)[trace.name_codes]
-    ends = trace.names_matching(lambda n: "StreamEndCapture" in n)[trace.name_codes]
-    stops = np.flatnonzero(ends & runtime)
+    begins = np.flatnonzero(trace.named(lambda name: "StreamBeginCapture" in name, "runtime"))
+    stops = np.flatnonzero(trace.named(lambda name: "StreamEndCapture" in name, "runtime"))
     pairs = []
-    for begin in np.flatnonzero(begins & runtime).tolist():
+    for begin in begins.tolist():
         after = stops[(stops > begin) & (thread[stops] == thread[begin])]
         if after.size:
             pairs.append((begin, int(after[0])))

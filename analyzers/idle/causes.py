@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,16 @@ from numpy.typing import NDArray
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.gaps import CAUSE_CODE, Gaps
-from tracer.analyzers.intervals import NONE, Longs, covered, merged_times, take, union
+from tracer.analyzers.intervals import (
+    NONE,
+    Longs,
+    Rows,
+    covered,
+    merged_times,
+    places_between,
+    take,
+    union,
+)
 
 LAUNCH, SYNC, HOST = (CAUSE_CODE[c] for c in ("launch", "sync", "host"))
 INPUT, ALLOCATOR, COMPILE = (CAUSE_CODE[c] for c in ("input", "allocator", "compile"))
@@ -297,17 +307,14 @@ class GapView:
         segments = Segments.of(self, thread)
         first = np.searchsorted(segments.start_ns, piece.start_ns, side="right") - 1
         last = np.searchsorted(segments.start_ns, piece.end_ns, side="left")
-        spans = last - first
-        offset = np.repeat(np.cumsum(spans) - spans, spans)
-        place = np.arange(int(spans.sum())) - offset + np.repeat(first, spans)
-        row = np.repeat(np.arange(piece.source.size), spans)
-        source = piece.source[row]
+        place, row = places_between(first, last)
+        source, cause = piece.source[row], segments.cause[place]
         return Pieces(
             source,
             np.maximum(segments.start_ns[place], piece.start_ns[row]),
             np.minimum(segments.end_ns[place], piece.end_ns[row]),
-            segments.cause[place],
-            np.where(segments.cause[place] == LAUNCH, self.launch[source], segments.event[place]),
+            cause,
+            np.where(cause == LAUNCH, self.launch[source], segments.event[place]),
         )
 
 
@@ -327,7 +334,8 @@ class Segments:
         if thread != view.main:
             start, owner = _filled(start, owner, *_timeline(view, view.main))
         start, owner, drained = _with_drain(view, start, owner, thread)
-        cause = np.where(drained, np.int8(SYNC), _causes(view, start, owner))
+        cause = _causes(view, start, owner)
+        cause[drained] = SYNC
         start, owner, cause = _coalesced(start, owner, cause)
         for ranges, forced in view.forced:
             start, owner, cause = _forced(start, owner, cause, ranges, forced)
@@ -348,21 +356,44 @@ def _coalesced(
     return start[new], owner[new], cause[new]
 
 
-def _timeline(view: GapView, thread: int) -> tuple[Longs, Longs]:
+def _timeline(view: GapView, thread: int) -> tuple[Longs, Rows]:
     """Times at which the innermost row of a thread changes, and the row from there on."""
+    places = view.host.places_of(thread)
+    rows = view.host.rows[places]
+    lasts = view.trace.end_ns[rows] > view.trace.start_ns[rows]
+    time, owner = _walked(view, places, lasts)
+    if (time[1:] < time[:-1]).any():  # rows that overlap and do not nest
+        time, owner = _in_turn(view, places, lasts)
+    last = np.append(time[1:] != time[:-1], True)
+    return time[last], owner[last]
+
+
+def _walked(view: GapView, places: slice, lasts: NDArray[np.bool_]) -> tuple[Longs, Rows]:
+    """A walk down the trees enters and leaves each row that lasts: where in the walk follows from
+    what it passed before."""
     host, trace = view.host, view.trace
-    rows = host.rows[trace.events["thread"].to_numpy()[host.rows] == thread]
-    rows = rows[trace.end_ns[rows] > trace.start_ns[rows]]
-    depth = host.forest.depth[host.place[rows]]
-    # At one time the ends come first, the inner before the outer, then the starts, outer first.
+    rows, depth = host.rows[places][lasts], host.forest.depth[places][lasts]
+    passed = np.append(0, np.cumsum(lasts))
+    enter = 2 * np.arange(rows.size) - depth
+    leave = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth - 1
+    time = np.full(2 * rows.size + 1, np.iinfo(np.int64).min)
+    owner = np.full(time.size, NONE, dtype=np.int32)
+    time[enter + 1], owner[enter + 1] = trace.start_ns[rows], rows
+    time[leave + 1], owner[leave + 1] = trace.end_ns[rows], host.parent[rows]
+    return time, owner
+
+
+def _in_turn(view: GapView, places: slice, lasts: NDArray[np.bool_]) -> tuple[Longs, Rows]:
+    """The same by time: at one time the ends come first, the inner before the outer, then the
+    starts, the outer first."""
+    host, trace = view.host, view.trace
+    rows, depth = host.rows[places][lasts], host.forest.depth[places][lasts]
     ends = np.lexsort((-depth, trace.end_ns[rows]))
-    time = np.concatenate([trace.end_ns[rows[ends]], trace.start_ns[rows]])
-    owner = np.concatenate([host.parent[rows[ends]], rows])
-    order = np.argsort(time, kind="stable")
-    time, owner = time[order], owner[order]
-    last = np.append(time[1:] != time[:-1], True) if time.size else np.zeros(0, dtype=bool)
     before = np.iinfo(np.int64).min
-    return np.append(before, time[last]), np.append(NONE, owner[last])
+    time = np.concatenate([[before], trace.end_ns[rows[ends]], trace.start_ns[rows]])
+    owner = np.concatenate([np.array([NONE], np.int32), host.parent[rows[ends]], rows])
+    order = np.argsort(time, kind="stable")
+    return time[order], owner[order]
 
 
 def _filled(start: Longs, owner: Longs, other: Longs, other_owner: Longs) -> tuple[Longs, Longs]:
@@ -375,95 +406,115 @@ def _filled(start: Longs, owner: Longs, other: Longs, other_owner: Longs) -> tup
 
 def _with_drain(
     view: GapView, start: Longs, owner: Longs, thread: int
-) -> tuple[Longs, Longs, NDArray[np.bool_]]:
+) -> tuple[Longs, Rows, Longs]:
     """After a wait the queue is empty. Up to the usual pace of launches the wait is to blame; and
     where nothing else is recorded, up to the time it held the host: that much the host would have
-    run ahead without it. The blame ends at the next launch."""
+    run ahead without it. The blame ends at the next launch. The last value: segments so blamed."""
     trace, pace = view.trace, view.learned.pace_ns
     waits = np.flatnonzero(view.calls.blocking & (trace.events["thread"].to_numpy() == thread))
     if not waits.size:
-        return start, owner, np.zeros(start.size, dtype=bool)
+        return start, owner, waits
     waits = waits[np.argsort(trace.end_ns[waits], kind="stable")]
     begin = trace.end_ns[waits]
     limit = np.minimum(view.next_launch(begin), np.append(begin[1:], _NEVER))
     stop = np.minimum(begin + pace, np.maximum(limit, begin))
     held = np.where(limit == _NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
     far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
-    times = merged_times(start, begin, stop, far)
-    innermost = owner[np.searchsorted(start, times, side="right") - 1]
-    at = np.maximum(np.searchsorted(begin, times, side="right") - 1, 0)
-    after = times >= begin[0]
-    silent = (innermost == NONE) | view.is_range[np.maximum(innermost, 0)]
-    drained = after & ((times < stop[at]) | (silent & (times < far[at])))
-    return times, np.where(drained, waits[at], innermost), drained
+    start, owner = _cut_at(start, merged_times(begin, stop, far), owner)
+    place, wait = places_between(*np.searchsorted(start, [begin, far]))
+    silent = (owner[place] == NONE) | view.is_range[owner[place]]
+    blamed = silent | (start[place] < stop[wait])
+    drained, owner[drained] = place[blamed], waits[wait[blamed]]
+    return start, owner, drained
 
 
-def _causes(view: GapView, start: Longs, owner: Longs) -> NDArray[np.int8]:
+def _cut_at(start: Longs, times: Longs, *columns: NDArray[Any]) -> tuple[Any, ...]:
+    """Segments also cut at these few times."""
+    at = np.searchsorted(start, times, side="right")
+    new = start[at - 1] != times
+    at, times = at[new], times[new]
+    return np.insert(start, at, times), *(np.insert(c, at, c[at - 1]) for c in columns)
+
+
+def _causes(view: GapView, start: Longs, owner: Rows) -> NDArray[np.int8]:
     """What each segment means by the row that is innermost in it."""
-    of_row = view.cause_of_row
     length = np.append(start[1:], start[-1:]) - start
     length[0] = 0
+    cause = view.cause_of_row.take(owner)
     # Without operators in the recording a thread that only launches is dispatching in between.
     paced = (not view.is_operator.any()) & (length <= view.learned.pace_ns)
-    silent = np.where(paced, LAUNCH, HOST)
-    cause = np.where(owner == NONE, silent, of_row[np.maximum(owner, 0)]).astype(np.int8)
+    silent = owner == NONE
+    cause[silent] = np.where(paced, np.int8(LAUNCH), np.int8(HOST))[silent]
     dispatching = cause == LAUNCH
-    cause[dispatching & _library_work(view, length, owner)] = COMPILE
-    cause[dispatching & _host_operators(view, length, owner)] = HOST
+    for long, other in (
+        (_library_work(view, length, owner), COMPILE),
+        (_host_operators(view, length, owner), HOST),
+    ):
+        cause[long[dispatching[long]]] = other
     return cause
 
 
-def _library_work(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
+def _library_work(view: GapView, length: Longs, owner: Rows) -> Longs:
     """Stretches of an operator without a call inside that are far longer than those of its like,
     or, when it has no like, than those of operators at all; it must launch something after."""
-    long: NDArray[np.bool_] = (length > _SHARE_OF_STEP * view.step_ns) & (owner != NONE)
-    long[long] = view.is_operator[owner[long]] & view.launches_inside[owner[long]]
-    if not long.any():
+    long = _longer(length, owner, _SHARE_OF_STEP * view.step_ns)
+    long = long[view.is_operator[owner[long]] & view.launches_inside[owner[long]]]
+    if not long.size:
         return long
     overall = _overall_stretch(view, length, owner)
-    for code in set(view.trace.name_codes[owner[long]].tolist()):
-        mine = view.trace.name_codes[np.maximum(owner, 0)] == code
-        mine &= owner != NONE
-        rows, place = np.unique(owner[mine], return_inverse=True)
-        longest = np.zeros(rows.size, dtype=np.int64)
-        np.maximum.at(longest, place, length[mine])
-        usual = float(np.median(longest)) if rows.size > 1 else overall
-        long &= ~mine | (length > _FAR_LONGER * max(usual, overall / 4))
-    return long
+    name = np.where(owner == NONE, NONE, view.trace.name_codes.take(owner))
+    least = {}
+    for code in set(name[long].tolist()):
+        mine = np.flatnonzero(name == code)
+        longest = _longest_of_each(length[mine], owner[mine])
+        usual = float(np.median(longest)) if longest.size > 1 else overall
+        least[code] = _FAR_LONGER * max(usual, overall / 4)
+    return long[length[long] > np.array([least[code] for code in name[long].tolist()])]
 
 
-def _overall_stretch(view: GapView, length: Longs, owner: Longs) -> float:
+def _longest_of_each(length: Longs, owner: Rows) -> Longs:
+    rows, place = np.unique(owner, return_inverse=True)
+    longest = np.zeros(rows.size, dtype=np.int64)
+    np.maximum.at(longest, place, length)
+    return longest
+
+
+def _longer(length: Longs, owner: Rows, least: float) -> Longs:
+    """Segments of host rows that take longer than that."""
+    long = np.flatnonzero(length > least)
+    found: Longs = long[owner[long] != NONE]
+    return found
+
+
+def _overall_stretch(view: GapView, length: Longs, owner: Rows) -> float:
     """Median of all stretches of operators without a call inside."""
-    stretches = length[(owner != NONE) & view.is_operator[np.maximum(owner, 0)]]
+    stretches = length[(owner != NONE) & view.is_operator.take(owner)]
     return float(np.median(stretches)) if stretches.size else 0.0
 
 
-def _host_operators(view: GapView, length: Longs, owner: Longs) -> NDArray[np.bool_]:
+def _host_operators(view: GapView, length: Longs, owner: Rows) -> Longs:
     """Operators that put nothing on a device and take long themselves: work of the host."""
-    operator = (owner != NONE) & view.is_operator[np.maximum(owner, 0)]
-    idle = (
-        operator & ~view.launches_inside[np.maximum(view.outer_operator[np.maximum(owner, 0)], 0)]
-    )
-    long: NDArray[np.bool_] = idle & (length > _SHARE_OF_STEP * view.step_ns / 4)
-    return long
+    long = _longer(length, owner, _SHARE_OF_STEP * view.step_ns / 4)
+    long = long[view.is_operator[owner[long]]]
+    idle: Longs = long[~view.launches_inside[view.outer_operator[owner[long]]]]
+    return idle
 
 
 def _forced(
     start: Longs,
-    owner: Longs,
+    owner: Rows,
     cause: NDArray[np.int8],
     ranges: tuple[Longs, Longs],
     forced: int,
-) -> tuple[Longs, Longs, NDArray[np.int8]]:
+) -> tuple[Longs, Rows, NDArray[np.int8]]:
     """Segments inside these ranges of time have this cause, whatever the thread says."""
     begin, stop = union(*ranges)
     if not begin.size:
         return start, owner, cause
-    times = merged_times(start, begin, stop)
-    at = np.searchsorted(start, times, side="right") - 1
-    inside = np.searchsorted(begin, times, side="right") - 1
-    within = (inside >= 0) & (times < stop[np.maximum(inside, 0)])
-    return times, owner[at], np.where(within, forced, cause[at]).astype(np.int8)
+    start, owner, cause = _cut_at(start, merged_times(begin, stop), owner, cause)
+    inside, _ = places_between(*np.searchsorted(start, [begin, stop]))
+    cause[inside] = forced
+    return start, owner, cause
 
 
 def _bounded(source: Longs, start: Longs, end: Longs) -> Pieces:
@@ -500,7 +551,8 @@ def _join(parts: list[Pieces]) -> Pieces:
 
 def _merged(gaps: Gaps, pieces: Pieces, pace_ns: int) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined."""
-    order = np.lexsort((pieces.start_ns, pieces.source))
+    order = np.argsort(pieces.start_ns, kind="stable")  # which merges parts that are in order
+    order = order[np.argsort(gaps.device[pieces.source[order]].astype(np.int16), kind="stable")]
     source, start, end = pieces.source[order], pieces.start_ns[order], pieces.end_ns[order]
     cause, event = pieces.cause[order], pieces.event[order]
     new = np.ones(source.size, dtype=bool)

@@ -190,10 +190,10 @@ def find_would_be_waits(context: Context) -> list[Wait]:
     """On a recording of the CPU alone: operators that would make the host wait on a GPU."""
     work = context.work
     trace, host = work.trace, work.host
-    wanted = trace.names_matching(lambda name: name in _WOULD_WAIT)[trace.name_codes]
+    wanted = trace.named(lambda name: name in _WOULD_WAIT, "operator")
     starts = np.array([step.start_ns for step in context.plan.host])
     out = []
-    for row in np.flatnonzero(wanted & host.of_kind("operator")).tolist():
+    for row in np.flatnonzero(wanted).tolist():
         outer = trace.names[trace.name_codes[int(host.outer_operator[row])]]
         cause = _WOULD_WAIT[trace.names[trace.name_codes[row]]]
         cause = SHAPE if cause == SCALAR and outer not in _SCALAR_OPERATORS else cause

@@ -99,8 +99,7 @@ class AttentionCalls:
     def _calls(self) -> Longs:
         """Outermost attention operators, in order of start."""
         trace, host = self.work.trace, self.work.host
-        named = trace.names_matching(lambda name: _CALL in name)[trace.name_codes]
-        around = host.outermost(named & host.of_kind("operator"))
+        around = host.outermost(trace.named(lambda name: _CALL in name, "operator"))
         calls: Longs = np.unique(around[around != NONE])
         return calls
 

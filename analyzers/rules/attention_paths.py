@@ -43,9 +43,7 @@ class AttentionCall:
 
 def math_calls(work: Work) -> list[AttentionCall]:
     """Calls of scaled_dot_product_attention that ran the math path, each with its backward."""
-    trace, host = work.trace, work.host
-    named = trace.names_matching(lambda name: _MATH.match(name) is not None)[trace.name_codes]
-    around = host.outermost(named & host.of_kind("operator"))
+    around = work.host.outermost(work.trace.named(_MATH.match, "operator"))
     site = take(around, np.where(work.site == NONE, work.operator, work.site))
     site = np.where(site == NONE, take(around, work.forward), site)
     rows = np.flatnonzero(site != NONE)
@@ -212,13 +210,10 @@ def slow_rows(work: Work) -> tuple[list[AttentionCall], NDArray[np.bool_]]:
 def fused_backends(work: Work) -> dict[str, Longs]:
     """Calls of scaled_dot_product_attention by the fused backend that ran inside: the events."""
     trace, host = work.trace, work.host
-    sdpa = trace.names_matching(lambda name: _SDPA.match(name) is not None)[trace.name_codes]
-    around = host.nearest(sdpa & host.of_kind("operator"))
+    around = host.nearest(trace.named(_SDPA.match, "operator"))
     out = {}
     for backend, pattern in _FUSED.items():
-        named = trace.names_matching(lambda name, p=pattern: p.match(name) is not None)
-        rows = np.flatnonzero(named[trace.name_codes] & host.of_kind("operator"))
-        calls = np.unique(around[rows])
+        calls = np.unique(around[trace.named(pattern.match, "operator")])
         if (calls != NONE).any():
             out[backend] = calls[calls != NONE]
     return out
@@ -227,9 +222,7 @@ def fused_backends(work: Work) -> dict[str, Longs]:
 def backends_by_site(work: Work) -> dict[str, dict[str, int]]:
     """Which backend of scaled_dot_product_attention ran where: backend -> module (layers folded,
     "" outside modules) -> calls. Chains written by hand are none of these."""
-    trace, host = work.trace, work.host
-    named = trace.names_matching(lambda name: _MATH.match(name) is not None)[trace.name_codes]
-    math = host.outermost(named & host.of_kind("operator"))
+    math = work.host.outermost(work.trace.named(_MATH.match, "operator"))
     calls = {**fused_backends(work), MATH: np.unique(math[math != NONE])}
     return {backend: _by_site(work, events) for backend, events in calls.items() if events.size}
 

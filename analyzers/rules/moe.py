@@ -79,10 +79,7 @@ def _alternates(rounds: Longs, between: tuple[Longs, ...]) -> bool:
 
 
 def _named(context: Context, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    trace, host = context.work.trace, context.work.host
-    named = trace.names_matching(lambda name: name in names)[trace.name_codes]
-    found: NDArray[np.bool_] = named & host.of_kind("operator")
-    return found
+    return context.work.trace.named(lambda name: name in names, "operator")
 
 
 def _forward(context: Context, names: tuple[str, ...]) -> Longs:

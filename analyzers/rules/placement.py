@@ -70,8 +70,7 @@ _NOTABLE = 0.001
 
 def _idle_computation(context: Context) -> Longs:
     trace, host = context.work.trace, context.work.host
-    computing = trace.names_matching(lambda name: name in _COMPUTING)[trace.name_codes]
-    computing &= host.of_kind("operator")
+    computing = trace.named(lambda name: name in _COMPUTING, "operator")
     outer = host.outermost(computing)
     rows = np.flatnonzero(computing & (outer == np.arange(outer.size)))
     holds = np.zeros(outer.size, dtype=bool)

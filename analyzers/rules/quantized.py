@@ -105,8 +105,7 @@ def _widening(work: Work) -> NDArray[np.bool_]:
 
 def _dequantizing(work: Work) -> Longs:
     """For each event the outermost operator around it that says that it dequantizes."""
-    named = work.trace.names_matching(lambda name: _DEQUANTIZES.search(name) is not None)
-    return work.host.outermost(named[work.trace.name_codes] & work.host.of_kind("operator"))
+    return work.host.outermost(work.trace.named(_DEQUANTIZES.search, "operator"))
 
 
 def _narrow_copies(work: Work) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import BACKWARD_NODE, Host, Launches
-from tracer.analyzers.intervals import NONE, Longs, lookup
+from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.analyzers.names.engine_names import parse_engine_range
 from tracer.analyzers.steps.phases import content_facts
 from tracer.events import Trace
@@ -97,9 +97,8 @@ def _profiler_steps(trace: Trace, host: Host, launches: Launches) -> list[HostSt
 
 def _named(trace: Trace, host: Host, pattern: re.Pattern[str]) -> list[int]:
     """Annotations (or operators that stand for them in old files) whose name begins so."""
-    named = trace.names_matching(lambda name: pattern.match(name) is not None)
-    ranges = host.of_kind("annotation") | host.of_kind("operator")
-    rows: list[int] = np.flatnonzero(named[trace.name_codes] & ranges).tolist()
+    named = trace.named(pattern.match, "annotation", "operator")
+    rows: list[int] = np.flatnonzero(named).tolist()
     return rows
 
 
@@ -128,8 +127,7 @@ def _engine_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostSte
 
 def _user_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
     """Repeated outermost user ranges. Ranges that take turns within an iteration make one step."""
-    framework = trace.names_matching(lambda name: _FRAMEWORK.match(name) is not None)
-    user = host.of_kind("annotation") & ~framework[trace.name_codes] & ~host.compiling
+    user = trace.named(lambda name: not _FRAMEWORK.match(name), "annotation") & ~host.compiling
     rows = np.flatnonzero(user)
     depth = _depth_among(host, user)[rows]
     for level in range(int(depth.max()) + 1 if depth.size else 0):
@@ -142,13 +140,12 @@ def _user_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]
 def _depth_among(host: Host, wanted: NDArray[np.bool_]) -> Longs:
     """How many wanted ranges lie around each wanted row."""
     depth = np.zeros(wanted.size, dtype=np.int64)
-    around = host.nearest(wanted)
-    for level in host.forest.levels[1:]:
-        rows = host.rows[level]
-        rows = rows[wanted[rows]]
-        above = host.parent[rows]
-        holder = np.where(above == NONE, NONE, around[np.maximum(above, 0)])
-        depth[rows] = np.where(holder == NONE, 0, depth[np.maximum(holder, 0)] + 1)
+    rows, nearest = np.flatnonzero(wanted), host.nearest(wanted)
+    around = take(nearest, host.parent[rows])
+    while rows.size:
+        rows, around = rows[around != NONE], around[around != NONE]
+        depth[rows] += 1
+        around = take(nearest, host.parent[around])
     return depth
 
 
@@ -261,10 +258,9 @@ def call_phase(tokens: int, cached: int, graded: int, generation: int) -> str:
 
 def _module_calls(trace: Trace, host: Host) -> list[_Call]:
     """Outermost module ranges (or nn.Module frames) of the name that takes the most time."""
-    frames = trace.names_matching(lambda name: name.startswith("nn.Module: "))
     for wanted in (
         host.of_kind("module"),
-        host.of_kind("frame") & frames[trace.name_codes],
+        trace.named(lambda name: name.startswith("nn.Module: "), "frame"),
     ):
         rows = np.flatnonzero(wanted)
         outer = rows[host.outermost(wanted)[rows] == rows]
@@ -290,12 +286,10 @@ def _calls_of_the_largest(trace: Trace, rows: Longs) -> list[_Call]:
 
 def capture_ranges(trace: Trace, host: Host) -> list[tuple[int, int]]:
     """Times during which a stream was being captured into a graph."""
-    begins = trace.names_matching(lambda n: "StreamBeginCapture" in n)[trace.name_codes]
-    ends = trace.names_matching(lambda n: "StreamEndCapture" in n)[trace.name_codes]
-    runtime = host.of_kind("runtime")
-    stops = trace.end_ns[np.flatnonzero(ends & runtime)]
+    begins = trace.named(lambda name: "StreamBeginCapture" in name, "runtime")
+    stops = trace.end_ns[trace.named(lambda name: "StreamEndCapture" in name, "runtime")]
     out = []
-    for start in trace.start_ns[np.flatnonzero(begins & runtime)].tolist():
+    for start in trace.start_ns[begins].tolist():
         after = stops[stops >= start]
         out.append((start, int(after.min()) if after.size else int(trace.end_ns.max())))
     return out
@@ -382,8 +376,8 @@ def _with_trailing(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:
 
 
 def _backward_ends(trace: Trace, host: Host) -> Longs:
-    named = trace.names_matching(lambda name: name.startswith(BACKWARD_NODE))
-    ends: Longs = np.sort(trace.end_ns[named[trace.name_codes] & host.of_kind("operator")])
+    nodes = trace.named(lambda name: name.startswith(BACKWARD_NODE), "operator")
+    ends: Longs = np.sort(trace.end_ns[nodes])
     return ends
 
 

@@ -52,9 +52,7 @@ def _is_optimizer(name: str) -> bool:
 
 
 def _starts(trace: Trace, host: Host, test: Any) -> Longs:
-    named = trace.names_matching(test)
-    ranges = host.of_kind("operator") | host.of_kind("annotation")
-    starts: Longs = trace.start_ns[named[trace.name_codes] & ranges]
+    starts: Longs = trace.start_ns[trace.named(test, "operator", "annotation")]
     return starts
 
 
