@@ -392,7 +392,7 @@ def _is_callable(module: nn.Module | None) -> bool:
 def _forward_place(kind: type[nn.Module]) -> tuple[str, int]:
     """File and line of the `forward` of a class; of a decorated one, of what was decorated. Plain
     containers and compiled ones have none."""
-    if kind.forward is nn.Module.forward or issubclass(kind, torch.jit.ScriptModule):
+    if issubclass(kind, torch.jit.ScriptModule) or kind.forward is nn.Module.forward:
         return "", -1
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)
     return ("", -1) if code is None else (code.co_filename, code.co_firstlineno)
