@@ -224,14 +224,18 @@ def test_a_gate_fails_with_1(
 
 
 def _with_findings(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
-    """Let every analysis find these rules, and say of gap.gc that it was not checked."""
+    """Let every analysis find these rules, and not look at two others, or in part."""
     from dataclasses import replace
 
     from tracer.findings import Check, Finding
 
     real = report_command.analyse_source
     findings = tuple(Finding(rule, "warning", "planted", 1) for rule in rules)
-    checks = (Check("gap.gc", "not_checked", "no record of collections"),)
+    checks = (
+        Check("gap.gc", "not_checked", "no record of collections"),
+        Check("gap.host", "partial", "in the first steps"),
+        Check("gap.input", "clear"),
+    )
     monkeypatch.setattr(
         report_command,
         "analyse_source",
@@ -245,6 +249,11 @@ def test_a_gate_that_could_not_be_looked_at_is_said(
     _with_findings(monkeypatch)
     assert cli.main(["report", str(trace_file), "--fail-on", "gap.gc"]) == 0
     assert "gap.gc was not checked: no record of collections" in capsys.readouterr().err
+    assert cli.main(["report", str(trace_file), "--fail-on", "gap.*"]) == 0
+    said = capsys.readouterr().err
+    assert "gap.host was checked in part: in the first steps" in said
+    assert "gap.compile was not checked" in said
+    assert "gap.input" not in said
 
 
 def test_a_gate_that_matches_no_rule_is_2(trace_file: Path, capsys: Capture) -> None:

@@ -124,6 +124,22 @@ def test_kernels_of_a_compiled_model_land_in_the_groups_of_the_eager_run(before:
     assert bool(analysis.steps["warmup"].iloc[0]) is not before
 
 
+def test_kernels_of_compiled_code_are_known_beside_python_frames() -> None:
+    """Detail `full`: the frames of the generated code stand between the region and its calls, and
+    no module wrote a range."""
+    compiled = torch.compile(OwnModel())
+    with torch.no_grad():
+        with trace():
+            compiled(prompt())
+        with trace(detail="full") as t:
+            compiled(prompt())
+    work = t.analysis.work
+    names = t.trace.events["name"].astype(str).to_numpy()[work["event"]]
+    products = names == "aten::addmm"
+    assert products.sum() == 2 * 4
+    assert set(work["how"].astype(str)[products]) == {"compiled"}
+
+
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -331,6 +331,47 @@ def test_a_recording_of_the_cpu_says_what_would_wait() -> None:
     assert wait.detail["would_wait"] is True
 
 
+def in_order(maker: TraceMaker, *names: str, start: float = 1) -> None:
+    """Operators one after another; what reads a value does so inside."""
+    for place, name in enumerate(names):
+        maker.operator(name, start + 3 * place, 2)
+        if name == "aten::item":
+            maker.operator("aten::_local_scalar_dense", start + 3 * place + 0.5, 1)
+
+
+def test_what_lives_on_the_host_anyway_would_not_wait() -> None:
+    """The counters of an optimizer, a number that the host draws, the work of a data loader."""
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    in_order(maker, "aten::empty", "aten::random_", "aten::item")
+    in_order(maker, "aten::rand", "aten::lt", "aten::item", start=20)
+    maker.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 40, 20)
+    in_order(maker, "aten::sum", "aten::item", start=41)
+    in_order(maker, "aten::sum", start=61)  # the loss: what comes after does not read it
+    maker.annotation("Optimizer.step#Adam.step", 70, 40)
+    in_order(maker, "aten::add_", "aten::lerp_", "aten::item", "aten::addcdiv_", start=71)
+    in_order(maker, "aten::add_", "aten::lerp_", "aten::item", "aten::addcdiv_", start=85)
+    analysis = analyze(maker.build())
+    assert not found(analysis, "sync.hidden")
+    assert status(analysis, "sync.hidden") == "partial"
+    assert status(analysis, "sync.explicit") == "not_checked"
+
+
+@pytest.mark.parametrize("before", ["aten::dot", "aten::mse_loss", "aten::linalg_vector_norm"])
+def test_what_an_optimizer_makes_of_its_data_would_wait(before: str) -> None:
+    maker = TraceMaker()
+    maker.annotation("Optimizer.step#LBFGS.step", 0, 100)
+    in_order(maker, before, "aten::gt", "aten::item")
+    assert [wait.count for wait in found(analyze(maker.build()), "sync.hidden")] == [1]
+
+
+def test_a_value_that_was_only_compared_would_wait() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 100)
+    in_order(maker, "aten::rand", "aten::mm", "aten::lt", "aten::item")
+    assert [wait.count for wait in found(analyze(maker.build()), "sync.hidden")] == [1]
+
+
 # --- the recordings with known answers -----------------------------------------------------------
 
 

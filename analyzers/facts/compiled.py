@@ -118,7 +118,8 @@ class _Reader:
 
     def of_rows(self, site: Longs) -> Longs:
         """The call of each host row that lies under an operator of a compiled graph."""
-        parent = self.host.parent
+        # With Python frames recorded, those of the generated code lie between.
+        parent = take(self.host.nearest(~self.host.of_kind("frame")), self.host.parent)
         child = self.host.of_kind("operator") & (parent != NONE)
         child &= self.regions[np.maximum(parent, 0)]
         rows = np.flatnonzero(child)

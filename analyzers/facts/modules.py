@@ -44,8 +44,9 @@ class ModuleTree:
 
 
 def read_modules(trace: Trace, host: Host) -> ModuleTree:
-    """The tree from qualified names in ranges; without ranges, from nn.Module frames."""
-    if host.of_kind("module").any():
+    """The tree from qualified names, in ranges or listed by the recorder; without them, from
+    nn.Module frames."""
+    if host.of_kind("module").any() or len(trace.table("model_modules")):
         return _from_ranges(trace, host)
     frames = trace.named(lambda name: name.startswith(_FRAME), "frame")
     if frames.any():

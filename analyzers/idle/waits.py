@@ -15,7 +15,7 @@ SCALAR, SHAPE = "scalar-read", "data-dependent-shape"
 TO_HOST, PAGEABLE = "device-to-host-copy", "pageable-copy"
 EXPLICIT = "explicit"
 
-_SCALAR_OPERATORS = (
+SCALAR_OPERATORS = (
     "aten::item",
     "aten::_local_scalar_dense",
     "aten::is_nonzero",
@@ -24,15 +24,6 @@ _SCALAR_OPERATORS = (
     "aten::Float",
 )
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::to")
-# Operators that must read the device on a GPU; a recording of the CPU alone tells what would wait.
-_WOULD_WAIT = {
-    "aten::_local_scalar_dense": SCALAR,
-    "aten::nonzero": SHAPE,
-    "aten::masked_select": SHAPE,
-    "aten::_unique2": SHAPE,
-    "aten::unique_consecutive": SHAPE,
-    "aten::unique_dim": SHAPE,
-}
 
 
 @dataclass(frozen=True)
@@ -178,25 +169,9 @@ def _cause(context: Context, holder: int, rows: Longs, copies: Longs) -> str:
     inner = names[work.trace.name_codes[int(work.host.operator[rows[0]])]]
     outer = names[work.trace.name_codes[int(work.host.outer_operator[rows[0]])]]
     if inner == "aten::_local_scalar_dense":
-        return SCALAR if outer in _SCALAR_OPERATORS else SHAPE
+        return SCALAR if outer in SCALAR_OPERATORS else SHAPE
     if inner in _COPY_OPERATORS:
         return PAGEABLE if "host_to_device" in directions else TO_HOST
     if "host_to_device" in directions and "device_to_host" not in directions:
         return PAGEABLE
     return SHAPE if inner.startswith("aten::") else EXPLICIT
-
-
-def find_would_be_waits(context: Context) -> list[Wait]:
-    """On a recording of the CPU alone: operators that would make the host wait on a GPU."""
-    work = context.work
-    trace, host = work.trace, work.host
-    wanted = trace.named(lambda name: name in _WOULD_WAIT, "operator")
-    starts = np.array([step.start_ns for step in context.plan.host])
-    out = []
-    for row in np.flatnonzero(wanted).tolist():
-        outer = trace.names[trace.name_codes[int(host.outer_operator[row])]]
-        cause = _WOULD_WAIT[trace.names[trace.name_codes[row]]]
-        cause = SHAPE if cause == SCALAR and outer not in _SCALAR_OPERATORS else cause
-        step = int(np.searchsorted(starts, trace.start_ns[row], side="right")) - 1
-        out.append(Wait(row, cause, row, 0, 0, 0, step))
-    return out

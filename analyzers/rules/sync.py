@@ -11,7 +11,8 @@ from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls, is_release
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.gaps import CAUSE_CODE
-from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits, find_would_be_waits
+from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits
+from tracer.analyzers.idle.would_wait import find_would_be_waits
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
 from tracer.findings import Check, Finding, Where
@@ -60,12 +61,20 @@ def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
     waits = find_would_be_waits(context) if analysis.cpu_only else find_waits(context)
     findings = _by_place(context, analysis, waits)
+    if analysis.cpu_only:
+        return RuleResult(tuple(findings), _checks_without_device(findings))
     lines = Places(context.work).has_frames or len(analysis.trace.table("host_sites")) > 0
     said = "" if lines else "lines not recorded: the operator and module are named"
-    if analysis.cpu_only:
-        said = "no device here: operators that would wait on a GPU"
     checks = [verdict(rule, findings, said) for rule in ("sync.hidden", "sync.explicit")]
     return RuleResult(tuple(findings), tuple(checks))
+
+
+def _checks_without_device(findings: list[Finding]) -> tuple[Check, ...]:
+    """What a recording of the CPU can say of waits: operators that read, but neither copies nor
+    synchronizations."""
+    said = "no device here: operators that would wait on a GPU; its copies are not seen"
+    hidden = Check("sync.hidden", "found" if findings else "partial", said)
+    return hidden, Check("sync.explicit", "not_checked", "no device was recorded")
 
 
 def _by_place(context: Context, analysis: Analysis, waits: list[Wait]) -> list[Finding]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.gates import gate_failed
 from tracer.commands.output import Progress, say, wants_color, write_report
+from tracer.commands.report import GATE_FAILED, PARTIAL, RULES
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 NAME = "ranks"
 HELP = "compare the ranks of a run: clocks, waiting, late ranks, hangs (flight recorder), transport"
 
-GATE_FAILED, PARTIAL = 1, 4
 ENGINES = ("local", "ray")
 _MOST_NAMED = 8
 
@@ -157,11 +157,10 @@ def _write_html(analysis: RankAnalysis, path: Path) -> None:
 
 def exit_status(analysis: RankAnalysis, patterns: Sequence[str]) -> int:
     """0, 1 when a gate failed, 4 when a rank is missing, damaged or cut."""
-    rules = {finding.rule for finding in analysis.findings}
-    rules |= {finding.rule for rank in analysis.ranks for finding in rank.findings}
-    matched = sorted(r for r in rules if any(fnmatchcase(r, pattern) for pattern in patterns))
-    for rule in matched:
-        say(f"--fail-on: found {rule}")
-    if matched:
+    findings = [*analysis.findings, *(f for rank in analysis.ranks for f in rank.findings)]
+    across = {check.rule for check in analysis.checks}
+    alone = [c for rank in analysis.ranks for c in rank.checks if c.rule not in across]
+    checks = [*analysis.checks, *alone]
+    if gate_failed(findings, checks, patterns, RULES):
         return GATE_FAILED
     return PARTIAL if analysis.integrity_status == "partial" else 0

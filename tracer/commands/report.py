@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.gates import gate_failed
 from tracer.commands.output import Progress, say, wants_color, write_report
 from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
 
@@ -252,29 +253,9 @@ def _write_html(opened: Opened, path: Path) -> None:
 
 def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     """0, 1 when a gate failed, 4 when the input was damaged, cut or in part unreadable."""
-    if _gate_failed(opened.analyses, patterns):
+    findings = [finding for analysis in opened.analyses for finding in analysis.findings]
+    checks = [check for analysis in opened.analyses for check in analysis.checks]
+    if gate_failed(findings, checks, patterns, RULES):
         return GATE_FAILED
     partial = any(a.integrity_status == "partial" for a in opened.analyses)
     return PARTIAL if partial or opened.failures else 0
-
-
-def _gate_failed(analyses: Sequence[Analysis], patterns: Sequence[str]) -> bool:
-    """Whether a finding matches; says what matched, and which gates could not be looked at."""
-    found = {finding.rule for analysis in analyses for finding in analysis.findings}
-    matched = sorted(rule for rule in found if _matches(rule, patterns))
-    for rule in matched:
-        say(f"--fail-on: found {rule}")
-    unlooked = {
-        check.rule: check.reason
-        for analysis in analyses
-        for check in analysis.checks
-        if check.status == "not_checked" and _matches(check.rule, patterns)
-    }
-    for rule, reason in sorted(unlooked.items()):
-        if rule not in found:
-            say(f"--fail-on: {rule} was not checked: {reason}")
-    return bool(matched)
-
-
-def _matches(rule: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(rule, pattern) for pattern in patterns)
