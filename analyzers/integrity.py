@@ -6,16 +6,19 @@ import numpy as np
 
 from tracer.analyzers.collecting import device_part_cut
 from tracer.analyzers.facts.work import Work
+from tracer.analyzers.gaps import CAUSE_CODE, Gaps
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.steps.finder import HostStep
+from tracer.analyzers.wording import milliseconds
 from tracer.events import Note
 
 
-def integrity_notes(work: Work, steps: list[HostStep]) -> tuple[Note, ...]:
+def integrity_notes(work: Work, steps: list[HostStep], gaps: Gaps) -> tuple[Note, ...]:
     """Notes on what was recorded and what was not."""
     notes = [
         *_device_notes(work),
         *_orphan_notes(work),
+        *_queue_notes(work, gaps),
         *_clock_notes(work),
         *_step_notes(steps),
     ]
@@ -52,10 +55,26 @@ def _orphan_notes(work: Work) -> list[Note]:
     total = int(duration.sum())
     text = (
         f"{count} of {work.event.size} device events were launched before the recording began "
-        f"({early} of {total} ns of device time): counted as other.unattributed, in no step"
+        f"({milliseconds(early)} of {milliseconds(total)} of device time): counted as "
+        "other.unattributed, in no step"
     )
     detail = {"device_events": work.event.size, "duration_ns": early, "total_ns": total}
     return [Note("trace.launched_before_window", text, count, detail)]
+
+
+def _queue_notes(work: Work, gaps: Gaps) -> list[Note]:
+    """Work that waited in a queue whose earlier work has no rows."""
+    if work.cpu_only:
+        return []
+    waited = (gaps.cause == CAUSE_CODE["unexplained"]) & (gaps.event != NONE)
+    total = int((gaps.end_ns - gaps.start_ns)[waited].sum())
+    if not total:
+        return []
+    text = (
+        f"the first work of a stream waited {milliseconds(total)} after its launch while nothing "
+        "recorded ran: the device may have been busy with work from before the recording"
+    )
+    return [Note("trace.unrecorded_work", text, int(waited.sum()), {"idle_ns": total})]
 
 
 def _clock_notes(work: Work) -> list[Note]:
@@ -67,7 +86,7 @@ def _clock_notes(work: Work) -> list[Note]:
     worst = int(wrong.max())
     text = (
         f"{wrong.size} of {int(linked.sum())} device events start before their launch, by up to "
-        f"{worst} ns: a clock error; their launch delay is not used"
+        f"{milliseconds(worst)}: a clock error; their launch delay is not used"
     )
     detail = {"linked": int(linked.sum()), "worst_ns": worst}
     return [Note("trace.clock_error", text, int(wrong.size), detail)]

@@ -175,7 +175,7 @@ def assemble(context: Context) -> Analysis:
         notes=work.trace.notes
         + work.notes
         + tuple(context.attribution.notes)
-        + integrity_notes(work, plan.host if plan.found else []),
+        + integrity_notes(work, plan.host if plan.found else [], context.gaps),
         observer=(observer := observe(work.trace, steps, charges)),
         observer_reason=not_observed(work.trace, observer),
     )

@@ -380,6 +380,21 @@ def test_a_closed_pipe_is_quiet(trace_file: Path) -> None:
     assert ended.returncode == cli.BROKEN_PIPE
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
+def test_a_full_disk_is_no_fault_of_ours(trace_file: Path) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tracer", "report", str(trace_file)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == cli.NO_REPORT
+    assert ended.stderr.startswith("tracer: the report could not be written")
+    assert len(ended.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_a_terminal_of_ascii_gets_ascii(locale: dict[str, str], trace_file: Path) -> None:
     ended = run_in_process("report", trace_file, **locale)

@@ -170,7 +170,7 @@ def test_verdict_of_a_host_bound_step_with_a_finding() -> None:
     said = verdict(make_analysis([decode_step()] * 4, findings=(plan_finding(range(4)),)))
     assert said == (
         "Decode waits for the host: the GPU works 6.3 of 59.5 ms a step (11 %). "
-        "cuDNN plan built for each new KV length at llama.py:241 (35.0 ms a step). "
+        "cuDNN plan built for each new KV length at llama.py:241 (costs 35.0 ms a step). "
         "Use flash attention, or a KV cache of fixed length. "
         "Without it a decode step takes 24.5 ms (-35.0 ms)."
     )
@@ -306,7 +306,7 @@ def test_verdict_is_about_the_window_where_most_of_it_lies_between_steps() -> No
 def test_a_cost_larger_than_its_steps_is_no_cost_a_step() -> None:
     finding = plan_finding(range(4))
     said = verdict(make_analysis(_decode(ffn__projection=1_000), findings=(finding,)))
-    assert "cuDNN plan built for each new KV length at llama.py:241 (140 ms)." in said
+    assert "cuDNN plan built for each new KV length at llama.py:241 (costs 140 ms)." in said
     assert "Without it" not in said
 
 
@@ -329,14 +329,14 @@ def test_the_sentence_of_an_advice_that_says_what_to_do(advice: str, told: str) 
 def test_the_second_finding_is_named_too() -> None:
     launch = Finding("gap.launch_bound", "critical", "launches", 4, 72_000_000, 0.3, (0, 1, 2, 3))
     said = verdict(make_analysis([decode_step()] * 4, findings=(launch, plan_finding(range(4)))))
-    assert said.endswith("Next: launches (18.0 ms a step).")
+    assert said.endswith("Next: launches (costs 18.0 ms a step).")
 
 
 def test_a_small_finding_comes_after_the_advice() -> None:
     wait = Finding("sync.explicit", "warning", "A wait", 4, 20_000_000, 0.05, (0, 1, 2, 3))
     steps = _decode(ffn__projection=10_000, overhead__launch=90_000)
     said = verdict(make_analysis(steps, findings=(replace(wait, gain_ns=20_000_000),)))
-    assert said.index("Launch less") < said.index("A wait (5.00 ms a step).")
+    assert said.index("Launch less") < said.index("A wait (costs 5.00 ms a step).")
 
 
 def test_a_finding_that_is_worth_little_is_not_the_advice() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tracer.commands import COMMANDS, Command, load_command
-from tracer.commands.output import flush_report, say
+from tracer.commands.output import close_stdout, flush_report, say
 from tracer.errors import TracerError
 from tracer.version import VERSION
 
@@ -103,7 +103,7 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _close_stdout()
+        close_stdout()
         return BROKEN_PIPE
     except Exception as error:
         # The border to the user: whatever went wrong inside, they get one line, no traceback.
@@ -119,8 +119,3 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 def _fail(error: TracerError) -> int:
     say(str(error))
     return error.exit_code
-
-
-def _close_stdout() -> None:
-    """Keep Python from writing the rest of the buffer, and from complaining, at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

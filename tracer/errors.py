@@ -7,6 +7,7 @@ TracerError
 │   ├── EmptyTraceError   nothing was recorded in it
 │   ├── TooLargeError     a stated limit was reached
 │   └── RunFormatError    a saved run of an unknown version or a broken one
+├── OutputError           the report could not be written              exit 3
 ├── CaptureError          a live capture could not start or finish    exit 3
 └── DeliveryError         an export was not delivered whole           exit 1
 
@@ -62,6 +63,12 @@ class RunFormatError(InputError):
     """A saved run that this version cannot read."""
 
     rule = "run.format"
+
+
+class OutputError(TracerError):
+    """The report was made and could not be written."""
+
+    rule = "report.not_written"
 
 
 class CaptureError(TracerError):

@@ -76,7 +76,8 @@ def explain_idle(context: Context) -> Gaps:
     view = GapView(context)
     parts = [
         view.whole(view.unlinked, UNEXPLAINED),
-        view.whole(view.device_side, DEVICE),
+        view.whole(view.device_side & ~view.behind_unseen, DEVICE),
+        view.whole(view.device_side & view.behind_unseen, UNEXPLAINED),
         *view.host_late(),
     ]
     return _merged(context.gaps, _join(parts), view.learned.pace_ns)
@@ -126,6 +127,23 @@ class GapView:
         """The start of the first launch at or after each time."""
         starts = self.trace.start_ns[self.context.work.launches.launching]
         return np.append(starts, _NEVER)[np.searchsorted(starts, time)]
+
+    @cached_property
+    def behind_unseen(self) -> NDArray[np.bool_]:
+        """The next work is the first of its stream, was launched long before it starts, and no
+        launch takes that long: the stream held work that has no rows."""
+        work = self.context.work
+        events = self.trace.events
+        lane = np.stack([events[name].to_numpy()[work.event] for name in ("device", "stream")])
+        _, of_lane = np.unique(lane, axis=1, return_inverse=True)
+        starts = self.trace.start_ns[work.event]
+        first_start = np.full(int(of_lane.max()) + 1 if of_lane.size else 0, _NEVER)
+        np.minimum.at(first_start, of_lane, starts)
+        opens = (starts == first_start[of_lane]).astype(np.int64)
+        waited = self.finish - np.maximum(self.launch_end, self.begin)
+        first = (take(opens, self.gaps.after) == 1) & (self.launch != NONE)
+        unseen: NDArray[np.bool_] = first & (waited > _CALLS_A_LATENCY * self._call_cost())
+        return unseen
 
     @cached_property
     def launches_inside(self) -> NDArray[np.bool_]:
@@ -212,8 +230,8 @@ class GapView:
         return int(delay[delay > 0].min()) if (delay > 0).any() else 0
 
     def _pace(self) -> int:
-        """95th percentile of the time from one launch to the next on a thread, without a wait in
-        between; 0 when there are none."""
+        """95th percentile of the time from one launch to the next on a thread and in a step,
+        without a wait in between, where it is not far above the usual; 0 when there are none."""
         rows = np.flatnonzero(self.context.work.launches.launching)
         thread = self.trace.events["thread"].to_numpy()[rows]
         order = np.argsort(thread, kind="stable")
@@ -224,7 +242,15 @@ class GapView:
         before, after = self.trace.end_ns[rows[:-1]], self.trace.start_ns[rows[1:]]
         waited = np.searchsorted(waits, before) != np.searchsorted(waits, after)
         usable = (thread[1:] == thread[:-1]) & ~waited & (after >= before)
-        return int(np.percentile((after - before)[usable], 95)) if usable.any() else 0
+        if self.context.plan.found:
+            begins = [step.start_ns for step in self.context.plan.host]
+            usable &= np.searchsorted(begins, before, "right") == np.searchsorted(
+                begins, after, "right"
+            )
+        if not usable.any():
+            return 0
+        usual, slow = np.percentile((after - before)[usable], (50, 95))
+        return int(min(slow, _FAR_LONGER * usual))
 
     def whole(self, chosen: NDArray[np.bool_], cause: int) -> Pieces:
         """These pieces as they are, with one cause."""
@@ -261,7 +287,8 @@ class GapView:
         head = replace(piece, end_ns=split, cause=first, event=launch)
         during = np.where(graph, PROFILER, LAUNCH).astype(np.int8)
         call = replace(piece, start_ns=split, end_ns=over, cause=during, event=launch)
-        rest = np.where(soon, first, DEVICE).astype(np.int8)
+        beyond = np.where(self.behind_unseen[piece.source], UNEXPLAINED, DEVICE)
+        rest = np.where(soon, first, beyond).astype(np.int8)
         return [head, self._loading(call), replace(piece, start_ns=over, cause=rest, event=launch)]
 
     def _nodes(self, launch: Longs) -> Longs:

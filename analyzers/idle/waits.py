@@ -48,7 +48,7 @@ def find_waits(context: Context) -> list[Wait]:
     calls = Calls(work.trace, work.host, work.launches)
     rows = np.flatnonzero(calls.blocking)
     rows = rows[~_after_everything(context, rows)]
-    operator = _asking_operator(context, rows)
+    operator = asking_operator(context, rows)
     groups: dict[tuple[int, int], list[int]] = {}
     for row, holder in zip(rows.tolist(), operator.tolist(), strict=True):
         groups.setdefault((holder, NONE if holder != NONE else row), []).append(row)
@@ -59,14 +59,19 @@ def find_waits(context: Context) -> list[Wait]:
     ]
 
 
-def _asking_operator(context: Context, rows: Longs) -> Longs:
-    """The operator that asked for each wait: the outermost when it is one of PyTorch's, whatever
-    it reads on the way, else the innermost, since an engine's operator may hold many."""
+def asking_operator(context: Context, rows: Longs) -> Longs:
+    """The operator that asked for each wait: of PyTorch's own around it the outermost, whatever
+    they read on the way. What holds them, an engine's operator or a function of the user's, may
+    hold many."""
     host, trace = context.work.host, context.work.trace
-    inner, outer = take(host.operator, rows), take(host.outer_operator, rows)
-    native = trace.names_matching(lambda name: name.startswith("aten::"))
-    whole = (outer != NONE) & native[trace.name_codes[np.maximum(outer, 0)]]
-    return np.where(whole, outer, inner)
+    native = trace.named(lambda name: name.startswith("aten::"), "operator")
+    asking = take(host.operator, rows)
+    while True:
+        above = take(host.operator, take(host.parent, asking))
+        inside = (above != NONE) & native[np.maximum(above, 0)] & native[np.maximum(asking, 0)]
+        if not inside.any():
+            return asking
+        asking = np.where(inside, above, asking)
 
 
 def _after_everything(context: Context, rows: Longs) -> np.typing.NDArray[np.bool_]:
@@ -139,7 +144,7 @@ def _copies_of(context: Context, holder: int, rows: Longs) -> Longs:
     if holder == NONE:
         inside = np.isin(work.launch, rows)
     else:
-        inside = _asking_operator(context, work.launch) == holder
+        inside = asking_operator(context, work.launch) == holder
     kinds = np.isin(work.event, work.trace.rows("memcpy"))
     return work.event[inside & kinds]
 
@@ -167,7 +172,7 @@ def _cause(context: Context, holder: int, rows: Longs, copies: Longs) -> str:
         return PAGEABLE if "host_to_device" in directions else EXPLICIT
     names = work.trace.names
     inner = names[work.trace.name_codes[int(work.host.operator[rows[0]])]]
-    outer = names[work.trace.name_codes[int(work.host.outer_operator[rows[0]])]]
+    outer = names[work.trace.name_codes[holder]]
     if inner == "aten::_local_scalar_dense":
         return SCALAR if outer in SCALAR_OPERATORS else SHAPE
     if inner in _COPY_OPERATORS:

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls
-from tracer.analyzers.idle.waits import SCALAR, SCALAR_OPERATORS, SHAPE, Wait
+from tracer.analyzers.idle.waits import (
+    SCALAR,
+    SCALAR_OPERATORS,
+    SHAPE,
+    Wait,
+    asking_operator,
+)
 from tracer.analyzers.intervals import NONE, Longs, take
 
 # Operators that must read the device.
@@ -53,8 +59,9 @@ def find_would_be_waits(context: Context) -> list[Wait]:
 
 
 def _cause(context: Context, row: int) -> str:
-    trace, host = context.work.trace, context.work.host
-    outer = trace.names[trace.name_codes[int(host.outer_operator[row])]]
+    trace = context.work.trace
+    asking = int(asking_operator(context, np.array([row]))[0])
+    outer = trace.names[trace.name_codes[asking]]
     cause = _WOULD_WAIT[trace.names[trace.name_codes[row]]]
     return SHAPE if cause == SCALAR and outer not in SCALAR_OPERATORS else cause
 

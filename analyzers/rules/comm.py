@@ -22,6 +22,7 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rules.judging import (
     CRITICAL_RATIO,
     WARNING_RATIO,
+    counted,
     milliseconds,
     ratio_of,
     severity_of,
@@ -209,7 +210,9 @@ def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) 
     return Finding(
         rule=kind.rule,
         severity=severity_of(kind.cost_ns, analysis),
-        title=_title(kind.rule, detail, f"{milliseconds(kind.cost_ns)} in {len(kind.rows)}"),
+        title=_title(
+            kind.rule, detail, f"{milliseconds(kind.cost_ns)} in {counted(len(kind.rows), 'call')}"
+        ),
         count=len(kind.rows),
         cost_ns=kind.cost_ns,
         ratio=ratio_of(kind.cost_ns, analysis),

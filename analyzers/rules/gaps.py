@@ -35,9 +35,11 @@ GAP_RULES = (
 # A phase is launch-bound when launches explain this share of its wall time and the host takes
 # longer to issue its work than the device to do it.
 _LAUNCH_SHARE = 0.10
+# Steps of fewer kernels than this are not too many launches: the host does something else.
+_FEWEST_KERNELS = 2
 # Host work is one block, and not the pauses between operators, from this many usual paces on,
-# or, where no pace is known, from this share of a step.
-_BLOCK_PACES, _BLOCK_SHARE = 4, 0.005
+# or, where no pace is known, from this share of a step; in any case from the larger share on.
+_BLOCK_PACES, _BLOCK_SHARE, _LARGE_SHARE = 4, 0.005, 0.25
 # Pieces looked at for the events to show.
 _EVIDENCE = 400
 # A place is named when it costs this share of the window.
@@ -94,6 +96,23 @@ class IdlePieces:
         return work.host.nearest(calls.compiling)
 
     @cached_property
+    def fetching(self) -> Longs:
+        """The outermost loader or tokenizer around each event."""
+        work = self.work
+        calls = Calls(work.trace, work.host, work.launches)
+        return work.host.outermost(calls.input)
+
+    def main_place(self, rows: Longs) -> Where:
+        """The function that most of this idle lies in, whatever operators it calls."""
+        cost: dict[Where, int] = {}
+        for where, mine in self.by_place(rows).items():
+            place = replace(where, operator=None, module=None)
+            cost[place] = cost.get(place, 0) + int(self.length[mine].sum())
+        named = {place: ns for place, ns in cost.items() if place.function is not None}
+        chosen = named or cost
+        return max(chosen, key=lambda place: chosen[place]) if chosen else Where()
+
+    @cached_property
     def stretch_ns(self) -> Longs:
         """Length of the unbroken stretch of one cause that each piece is part of."""
         gaps = self.gaps
@@ -140,6 +159,8 @@ class IdlePieces:
         events = dict.fromkeys(e for e in self.gaps.event[order].tolist() if e != NONE)
         return tuple(list(events)[:100])
 
+
+Words = Callable[[IdlePieces, Where, str], tuple[str, str]]
 
 # --- launch-bound ------------------------------------------------------------------------------
 
@@ -205,7 +226,8 @@ def _issue_time(pieces: IdlePieces, steps: Longs) -> int:
 
 def _is_launch_bound(issue: _Issue) -> bool:
     enough = issue.launch_idle_ns >= _LAUNCH_SHARE * max(issue.wall_ns, 1)
-    return enough and issue.kernels > 1 and issue.issue_ns > issue.busy_ns
+    several = issue.kernels >= _FEWEST_KERNELS * len(issue.steps)
+    return enough and several and issue.issue_ns > issue.busy_ns
 
 
 def _holds_unprofiled(analysis: Analysis, phase: str, issue: _Issue) -> bool:
@@ -254,12 +276,30 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
             "uncertain": None if certain else "profiler",
         },
         advice=(
-            f"Launches cost {milliseconds(cost / count)} of idle a step. Replay the step as a CUDA "
-            "graph (torch.compile(mode='reduce-overhead') with a static KV cache), fuse kernels "
-            "with torch.compile, or give each launch more work: a larger batch."
+            f"Launches cost {milliseconds(cost / count)} of idle a step. {_launch_advice(phase)}"
         ),
         gain_ns=cost,
         events=pieces.evidence(rows),
+    )
+
+
+def _launch_advice(phase: str) -> str:
+    if phase == "decode":
+        return (
+            "Replay the step as a CUDA graph (torch.compile(mode='reduce-overhead') with a static "
+            "KV cache), fuse kernels with torch.compile, or give each launch more work: a larger "
+            "batch."
+        )
+    if phase == "training":
+        return (
+            "Fuse kernels with torch.compile, use a fused optimizer, or give each launch more "
+            "work: a larger batch. Steps of fixed shapes can be replayed as a CUDA graph "
+            "(mode='reduce-overhead')."
+        )
+    return (
+        "Fuse kernels with torch.compile, or replay the step as a CUDA graph "
+        "(torch.compile(mode='reduce-overhead')) where its shapes are fixed, or give each launch "
+        "more work: a larger batch."
     )
 
 
@@ -268,8 +308,8 @@ def _is_block(pieces: IdlePieces, analysis: Analysis) -> NDArray[np.bool_]:
     host, and not a pause between operators; many small functions can make one stretch."""
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else 0.0
-    usual = _BLOCK_PACES * pieces.pace_ns
-    block: NDArray[np.bool_] = pieces.stretch_ns > max(usual, 0 if usual else _BLOCK_SHARE * step)
+    usual = _BLOCK_PACES * pieces.pace_ns or _BLOCK_SHARE * step
+    block: NDArray[np.bool_] = pieces.stretch_ns > min(usual, _LARGE_SHARE * step)
     return block
 
 
@@ -293,6 +333,11 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
         return title, advice
     inside = where.module or where.operator
     place = f"in {inside}" if inside else "between operators"
+    if where.operator is not None and where.operator.startswith("aten::"):
+        return (
+            f"{where.operator} works on the host and launches nothing: its tensors lie there",
+            f"{each} at a time. Create these tensors on the device, or do this outside the step.",
+        )
     return (
         f"the host works {place} and launches nothing; the cause is not recorded",
         (
@@ -303,21 +348,46 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
 
 
 def _input(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
-    return _places_finding(pieces, analysis, pieces.of_cause("input"), "gap.input", _input_words)
+    """One finding for each loader or tokenizer: what it does inside varies from fetch to fetch."""
+    rows = pieces.of_cause("input")
+    source = take(pieces.fetching, pieces.gaps.event[rows])
+    names = take(pieces.trace.name_codes, source)
+    out = []
+    for name in np.unique(names).tolist():
+        mine = rows[names == name]
+        fetches = int(np.unique(source[names == name]).size)
+        words = _input_words(pieces, "" if name == NONE else str(pieces.trace.names[name]))
+        out += _finding_at(
+            pieces, analysis, "gap.input", words, pieces.main_place(mine), mine, fetches
+        )
+    return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
 
 
-def _input_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
-    who = f"{where.function} ({where.file}:{where.line})" if where.function else "the data loader"
+def _input_words(pieces: IdlePieces, source: str) -> Words:
+    def words(_: IdlePieces, where: Where, each: str) -> tuple[str, str]:
+        who = (
+            f"{where.function} ({where.file}:{where.line})" if where.function else "the data loader"
+        )
+        return f"the device waits for input: {who}", f"{each} at a time. {_input_advice(source)}"
+
+    return words
+
+
+def _input_advice(source: str) -> str:
+    if "_SingleProcess" in source:
+        return (
+            "The main thread prepares the data itself: set num_workers above 0 (and "
+            "prefetch_factor), tokenize before training, and pin memory."
+        )
+    if "_MultiProcessing" in source:
+        return (
+            "The workers do not keep up: use more of them (num_workers, prefetch_factor), do less "
+            "for each sample, or prepare the data before training."
+        )
     return (
-        f"the device waits for input: {who}",
-        (
-            f"{each} at a time. Prepare data in worker processes (num_workers, prefetch_factor), "
-            "tokenize before training, and pin memory."
-        ),
+        "Prepare data in worker processes (num_workers, prefetch_factor), tokenize before "
+        "training, and pin memory."
     )
-
-
-Words = Callable[[IdlePieces, Where, str], tuple[str, str]]
 
 
 def _places_finding(
@@ -325,31 +395,44 @@ def _places_finding(
 ) -> list[Finding]:
     out = []
     for where, mine in pieces.by_place(rows).items():
-        cost = int(pieces.length[mine].sum())
-        if cost < _NAMED_SHARE * analysis.window.capacity_ns:
-            continue
-        title, advice = words(pieces, where, milliseconds(cost / mine.size))
-        out.append(
-            Finding(
-                rule=rule,
-                severity=severity_of(cost, analysis),
-                title=title,
-                count=int(mine.size),
-                cost_ns=cost,
-                ratio=ratio_of(cost, analysis),
-                steps=pieces.steps_of(mine),
-                where=where,
-                detail={
-                    "idle_ns": cost,
-                    "longest_ns": int(pieces.length[mine].max()),
-                    "cause_recorded": where.function is not None,
-                },
-                advice=advice,
-                gain_ns=cost,
-                events=pieces.evidence(mine),
-            )
-        )
+        out += _finding_at(pieces, analysis, rule, words, where, mine, int(mine.size))
     return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
+
+
+def _finding_at(
+    pieces: IdlePieces,
+    analysis: Analysis,
+    rule: str,
+    words: Words,
+    where: Where,
+    rows: Longs,
+    count: int,
+) -> list[Finding]:
+    """The finding of these pieces; none where they cost too little to be named."""
+    cost = int(pieces.length[rows].sum())
+    if cost < _NAMED_SHARE * analysis.window.capacity_ns:
+        return []
+    title, advice = words(pieces, where, milliseconds(cost / count))
+    return [
+        Finding(
+            rule=rule,
+            severity=severity_of(cost, analysis),
+            title=title,
+            count=count,
+            cost_ns=cost,
+            ratio=ratio_of(cost, analysis),
+            steps=pieces.steps_of(rows),
+            where=where,
+            detail={
+                "idle_ns": cost,
+                "longest_ns": int(pieces.length[rows].max()),
+                "cause_recorded": where.function is not None,
+            },
+            advice=advice,
+            gain_ns=cost,
+            events=pieces.evidence(rows),
+        )
+    ]
 
 
 def _collections(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
@@ -419,7 +502,7 @@ def _name(pieces: IdlePieces, event: int) -> str:
 def _subject(pieces: IdlePieces, event: int) -> str:
     """The operator or range that did the one-time work."""
     if event == NONE:
-        return ""
+        return "the driver"
     operator = int(pieces.work.host.operator[event])
     row = operator if operator != NONE else event
     return _name(pieces, row)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tracer.analysis import Analysis
+from tracer.analyzers.wording import counted as counted
+from tracer.analyzers.wording import milliseconds as milliseconds
 from tracer.findings import Check, CheckStatus, Finding, Severity
 
 # Shares of the window at which a cost is worth acting on, and at which it is the thing to act on.
@@ -40,11 +42,3 @@ def steady_steps(analysis: Analysis) -> list[int]:
     warm = analysis.steps["warmup"].to_numpy()
     rows: list[int] = np.flatnonzero(~warm).tolist()
     return rows or list(range(warm.size))
-
-
-def milliseconds(ns: float) -> str:
-    """Time for a sentence: 3 significant digits and a unit."""
-    for limit, unit, size in ((1e3, "ns", 1), (1e6, "us", 1e3), (1e9, "ms", 1e6)):
-        if abs(ns) < limit:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns / 1e9:.3g} s"

@@ -14,7 +14,13 @@ from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits
 from tracer.analyzers.idle.would_wait import find_would_be_waits
 from tracer.analyzers.intervals import NONE
-from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.analyzers.rules.judging import (
+    counted,
+    milliseconds,
+    ratio_of,
+    severity_of,
+    verdict,
+)
 from tracer.findings import Check, Finding, Where
 
 # A wait is worth its line from a thousandth of the window on: it is one line to change.
@@ -147,11 +153,13 @@ def _advice(
     if not live:
         return f"{site}. {_ADVICE[cause]}"
     cost = (
-        f"{len(waits)} waits held the host {milliseconds(blocked)} and left the device idle for "
-        f"{milliseconds(idle)}"
+        f"{counted(len(waits), 'wait')} held the host {milliseconds(blocked)} and left the device "
+        f"idle for {milliseconds(idle)}"
     )
     if not idle:
         return f"{site}: {cost}. The device was busy meanwhile: nothing to gain here."
+    if cause == EXPLICIT and where.file is None and where.operator is not None:
+        return f"{site}: {cost}. {where.operator} waits by itself: it is not a line of the program."
     return f"{site}: {cost}. {_ADVICE[cause]}"
 
 
@@ -171,16 +179,32 @@ def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
     if not work.launches.launching.any():
         reason = "no device here" if analysis.cpu_only else "the recording holds no host calls"
         return RuleResult(checks=(Check("sync.allocator", "not_checked", reason),))
-    calls = _allocator_calls(context)
-    if not any(call.release for call in calls):
-        calls = [call for call in calls if call.step > 0]
+    calls = _after_growth(_allocator_calls(context), context.plan.found)
     places = Places(work)
     groups: dict[Where, list[_Call]] = {}
     for call in calls:
         where = replace(places.of(call.event), module=None)
         groups.setdefault(where, []).append(call)
-    findings = [_allocation(analysis, where, members) for where, members in groups.items()]
+    notable = _WAIT_WARNING * analysis.window.capacity_ns
+    findings = [
+        _allocation(analysis, where, members)
+        for where, members in groups.items()
+        if sum(call.host_ns for call in members) >= notable
+    ]
     return RuleResult(tuple(findings), (verdict("sync.allocator", findings),))
+
+
+def _after_growth(calls: list[_Call], steps_known: bool) -> list[_Call]:
+    """Without the growth of an empty cache: what is asked for before the second step, unless later
+    steps ask again or memory is given back as often as it is asked for. A library that is set up
+    gives some back, too."""
+    if steps_known:
+        calls = [call for call in calls if call.step >= 0]
+    later = [call for call in calls if call.step > 0]
+    if later:
+        return calls if any(call.release for call in calls) else later
+    released = sum(call.release for call in calls)
+    return calls if 2 * released >= len(calls) else []
 
 
 def _allocator_calls(context: Context) -> list[_Call]:
@@ -213,10 +237,14 @@ def _allocation(analysis: Analysis, where: Where, calls: list[_Call]) -> Finding
     frees = sum(call.release for call in calls)
     asks = len(calls) - frees
     released = frees > 0 and where.operator is None
-    why = "the program gives cached memory back" if released else "the cache does not hold enough"
+    why = (
+        "the program gives cached memory back to the driver"
+        if released
+        else "memory is asked of the driver while the program runs: the cache does not hold enough"
+    )
     advice = (
-        f"{asks} allocations and {frees} frees held the host {milliseconds(held)}; the device was "
-        f"idle for {milliseconds(idle)} of it. "
+        f"{counted(asks, 'allocation')} and {counted(frees, 'free')} held the host "
+        f"{milliseconds(held)}; the device was idle for {milliseconds(idle)} of it. "
     )
     advice += (
         "Do not call torch.cuda.empty_cache() in the loop: what it gives back is asked for again."
@@ -227,7 +255,7 @@ def _allocation(analysis: Analysis, where: Where, calls: list[_Call]) -> Finding
     return Finding(
         rule="sync.allocator",
         severity=severity_of(idle, analysis),
-        title=f"memory is asked of the driver inside the loop: {why}",
+        title=why,
         count=len(calls),
         cost_ns=idle,
         ratio=ratio_of(idle, analysis),

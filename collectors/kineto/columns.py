@@ -21,6 +21,7 @@ from tracer.collectors.kineto.fields import (
     Family,
 )
 from tracer.collectors.kineto.names import (
+    FRAMEWORK_RANGES,
     MODULE_PREFIX,
     UNNAMED_CALL,
     call_name,
@@ -256,6 +257,7 @@ def finish(columns: Columns, origin_ns: int) -> Tables:
     """Sort the events by start, longer first, and key the side tables by their new rows."""
     _name_calls(columns)
     _mark_modules(columns)
+    _mark_ranges(columns)
     times = columns.view(EVENTS, "start_ns"), columns.view(EVENTS, "duration_ns")
     order = sort_order(*times, columns.take(*_ORDER))
     values: dict[str, Any] = {}
@@ -294,6 +296,17 @@ def _mark_modules(columns: Columns) -> None:
         kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
         ranges = (kinds == KIND_CODE["operator"]) | (kinds == KIND_CODE["annotation"])
         kinds[ranges & is_module[names]] = KIND_CODE["module"]
+
+
+def _mark_ranges(columns: Columns) -> None:
+    """Files of 2021 have no category for ranges: those that PyTorch writes around steps, loaders
+    and optimizers stand there as operators, and what lies in them would be theirs."""
+    texts = columns.texts[EVENTS, "name"].codes
+    is_range = np.array([raw.startswith(FRAMEWORK_RANGES) for raw in texts], dtype=bool)
+    if is_range.any():
+        kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
+        operators = kinds == KIND_CODE["operator"]
+        kinds[operators & is_range[names]] = KIND_CODE["annotation"]
 
 
 def sort_order(starts: Ints, durations: Ints, order: Ints) -> Ints:

@@ -8,6 +8,13 @@ from typing import NamedTuple
 
 MODULE_PREFIX = b"module::"
 UNNAMED_CALL = b"INVALID"
+# How the ranges begin that PyTorch itself writes around Python code.
+FRAMEWORK_RANGES = (
+    b"ProfilerStep#",
+    b"enumerate(DataLoader)#",
+    b"Optimizer.step#",
+    b"Optimizer.zero_grad#",
+)
 
 # Calls of the CUDA runtime by callback id, as in `cupti_runtime_cbid.h` of CUDA 13, from the first
 # that some version of Kineto has no name for. Only those that a transformer's step can meet.

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import TracebackType
+
+from tracer.errors import OutputError
 
 _SILENT_S = 1.0
 _EVERY_S = 0.1
@@ -22,12 +26,32 @@ def say(message: str) -> None:
 
 def write_report(text: str) -> None:
     """The report, on stdout."""
-    sys.stdout.write(text)
+    with _output_errors():
+        sys.stdout.write(text)
 
 
 def flush_report() -> None:
     """Write out what stdout still holds, so that a closed pipe shows now."""
-    sys.stdout.flush()
+    with _output_errors():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _output_errors() -> Generator[None, None, None]:
+    """Of a full disk, say; a closed pipe ends the program like others."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        close_stdout()
+        reason = error.strerror or str(error)
+        raise OutputError(f"the report could not be written: {reason}") from error
+
+
+def close_stdout() -> None:
+    """Keep Python from writing the rest of the buffer, and from complaining, at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wants_color() -> bool:

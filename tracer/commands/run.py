@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "stdout, exceptions, signals and the exit status are the program's own. The report goes to "
-        "stderr or to FILE; with --out the run is saved for `tracer report`, `open` and `diff`."
+        "stderr or to FILE; with --out the run is saved for `tracer report` and `open`."
     )
     parser.add_argument(
         "--detail",

@@ -75,7 +75,7 @@ IDLE_NAMES: Mapping[str, str] = {
 # What to change when this is why the device was idle.
 IDLE_ADVICE: Mapping[str, str] = {
     "launch": (
-        "Launch less: CUDA graphs (torch.compile with mode='reduce-overhead'), fused kernels or a "
+        "Launch less: fused kernels (torch.compile), CUDA graphs (mode='reduce-overhead') or a "
         "larger batch"
     ),
     "sync": "Remove what makes the host wait for the GPU inside the step",

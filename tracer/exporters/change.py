@@ -34,6 +34,8 @@ _INSTRUCTION = re.compile(
     r"|Put|Quantize|Raise|Read|Record|Reduce|Remove|Replace|Replay|Run|See|Send|Set|Split|Start"
     r"|Store|Take|Try|Turn|Upgrade|Use|Wait|Warm|Write)\b"
 )
+# The note on work that waited behind work without rows.
+UNRECORDED = "trace.unrecorded_work"
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
 _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
@@ -68,7 +70,7 @@ def _title(cost: Cost) -> str:
     if where.file is not None and where.line is not None:
         text += f" at {inert(where.file)}:{where.line}"
     if cost.cost_ns is not None:
-        text += f" ({duration_text(cost.cost_ns)}{_each(cost)})"
+        text += f" (costs {duration_text(cost.cost_ns)}{_each(cost)})"
     return text
 
 
@@ -111,6 +113,11 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0:
         return _cpu_idle_advice(analysis, level)
     cause, ns = _largest_cause(level)
+    if cause == "unexplained" and any(n.rule == UNRECORDED for n in analysis.notes):
+        return (
+            "The GPU may have been busy with work from before the recording: begin it earlier, and "
+            "judge by a later step"
+        )
     pauses = find_pauses(analysis, level)
     if cause == "unexplained" or ns < CAUSE_RATIO * level.idle_ns:
         return None if pauses is None else capital(_pauses_advice(level, pauses))

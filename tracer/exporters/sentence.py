@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracer.analysis import Analysis
-from tracer.exporters.change import CAUSE_RATIO, change_sentence
+from tracer.exporters.change import CAUSE_RATIO, UNRECORDED, change_sentence
 from tracer.exporters.claims import (
     GROUP_NAMES,
     Claim,
@@ -51,7 +51,8 @@ def verdict(analysis: Analysis) -> str:
     else:
         level = main_level(analysis)
         change = change_sentence(analysis, level)
-        sentences = [_where(level), change, *_caveats(analysis, level)]
+        where = _unseen(analysis, level) or _where(level)
+        sentences = [where, change, *_caveats(analysis, level)]
     if analysis.integrity_status == "partial":
         sentences = [f"As far as recorded, {small(sentences[0])}", *sentences[1:]]
         sentences.append(_partial(analysis))
@@ -70,6 +71,19 @@ def _unusable(analysis: Analysis) -> str:
 def _partial(analysis: Analysis) -> str:
     reason = next(note.message for note in analysis.notes if note.partial)
     return f"Partial: {inert(reason).rstrip('.')}."
+
+
+def _unseen(analysis: Analysis, level: Level) -> str:
+    """Of a recording that begins amid work: the device may have been busy in what looks idle."""
+    unexplained = level.part_ns("overhead", "unexplained")
+    if not level.devices or not any(note.rule == UNRECORDED for note in analysis.notes):
+        return ""
+    if claims(level)[0].kind != "idle" or unexplained < CAUSE_RATIO * level.idle_ns:
+        return ""
+    words, gpus = level_words(level), device_words(level)
+    text = f"The recording shows {pair(level, level.busy_ns)}{words.each} of work on {gpus.name}"
+    text += f" in {words.subject}" if level.phase is not None else ""
+    return f"{text} ({percent_text(level.ratio(level.busy_ns))}); the rest it does not explain."
 
 
 def _where(level: Level) -> str:

@@ -123,7 +123,21 @@ def _legend(page: Page, levels: Sequence[Level]) -> list[Text]:
     idle = Text(" idle: ").append("  ".join(causes), style=page.style("overhead"))
     if work.cell_len + idle.cell_len <= page.width:
         return [work.append_text(idle)]
-    return [work, Text(" ").append_text(idle)]
+    return [work, *_cause_lines(page, causes)]
+
+
+def _cause_lines(page: Page, causes: Sequence[str]) -> list[Text]:
+    """The causes of idle below each other where one line does not hold them: a letter stays with
+    its name."""
+    rows = [causes[0]]
+    for cause in causes[1:]:
+        if len(rows[-1]) + len(cause) + 10 <= page.width:
+            rows[-1] += f"  {cause}"
+        else:
+            rows.append(cause)
+    titles = ["  idle: ", *[" " * 8] * (len(rows) - 1)]
+    style = page.style("overhead")
+    return [Text(title).append(row, style) for title, row in zip(titles, rows, strict=True)]
 
 
 def step_lines(page: Page, analysis: Analysis) -> list[Text]:

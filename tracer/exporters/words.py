@@ -20,10 +20,14 @@ class Words:
 
 def phase_words(phase: str, steps: int) -> Words:
     """Words for a phase of so many steps."""
-    plain = {"": "step", "forward": "forward pass"}.get(phase, f"{inert(phase)} step")
+    plain = {"": "step", "step": "step", "forward": "forward pass"}.get(
+        phase, f"{inert(phase)} step"
+    )
     if steps == 1:
         return Words(f"the {plain}", f"the {plain}", "")
-    subject = {"": "a step", "forward": "the forward pass"}.get(phase, inert(phase))
+    subject = {"": "a step", "step": "a step", "forward": "the forward pass"}.get(
+        phase, inert(phase)
+    )
     return Words(subject, f"a {plain}", " a step")
 
 

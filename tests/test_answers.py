@@ -1,0 +1,140 @@
+"""Whether the answer is the planted one: small recordings whose right reading is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.make_kineto import Event, call, event, kernel, kineto_file, operator
+from tests.make_traces import TraceMaker
+from tests.test_accounting import charged, check_sums
+from tests.test_idle import found
+from tracer.analyzers import analyze
+from tracer.collectors.kineto.trace import read_kineto
+from tracer.exporters.sentence import verdict
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def test_what_a_loader_does_is_one_finding_whatever_operators_it_calls() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 20_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
+        maker.annotation(LOADER, at + 10, 10_000)
+        for row in range(5):
+            maker.operator(f"aten::sort{row}", at + 20 + 2000 * row, 1900)
+        maker.launch("k", start=at + 10_100, run=(at + 10_110, at + 20_000))
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    (loader,) = found(analysis, "gap.input")
+    assert (loader.count, loader.steps) == (4, (0, 1, 2, 3))
+    assert "num_workers above 0" in loader.advice
+
+
+def steps_of_2021(steps: int = 3) -> list[Event]:
+    """A file of 2021: ranges of the framework have the category of operators."""
+    events = []
+    for step in range(steps):
+        at = 1000.0 * step
+        events.append(event("Operator", f"ProfilerStep#{step}", at, 1000))
+        events.append(event("Operator", LOADER, at + 5, 500))
+        events.append(event("Operator", "aten::mm", at + 600, 50))
+        events.append(event("Runtime", "cudaLaunchKernel", at + 610, 5, correlation=step + 1))
+        events.append(event("Kernel", "gemm", at + 620, 300, correlation=step + 1, stream=7))
+    return events
+
+
+def test_ranges_that_old_files_call_operators(tmp_path: Path) -> None:
+    analysis = analyze(read_kineto(kineto_file(tmp_path, steps_of_2021())))
+    assert list(analysis.steps["source"]) == ["profiler_step"] * 3
+    (loader,) = found(analysis, "gap.input")
+    assert loader.where.operator is None
+
+
+def test_a_value_read_inside_a_users_function_is_a_scalar_read() -> None:
+    """An autograd function stands in the recording as an operator of that name."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        maker.operator("MyFunction", at + 5, 500)
+        maker.launch("k", start=at + 10, run=(at + 20, at + 200), operator="aten::mul")
+        maker.operator("aten::item", at + 30, 220)
+        maker.operator("aten::_local_scalar_dense", at + 31, 218)
+        maker.copy("device_to_host", 4, start=at + 35, run=(at + 200, at + 201))
+        maker.host("runtime", "cudaStreamSynchronize", at + 45, 160)
+        maker.launch("k", start=at + 600, run=(at + 605, at + 990), operator="aten::mm")
+    (wait,) = found(analyze(maker.build()), "sync.hidden")
+    assert wait.detail["cause"] == "scalar-read"
+    assert wait.where.operator == "MyFunction"
+
+
+def behind_unseen_work() -> TraceMaker:
+    """The first kernel is launched at once and starts 90 ms later, with nothing recorded before."""
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=8]", 0, 900)
+    for row in range(40):
+        free = 90_000 + 100 * row
+        maker.launch("k", start=10 + 20 * row, run=(free, free + 100), operator="aten::mm")
+    return maker
+
+
+def test_work_from_before_the_recording_may_have_kept_the_device_busy() -> None:
+    analysis = analyze(behind_unseen_work().build())
+    check_sums(analysis)
+    assert charged(analysis)["unexplained"] > 85_000_000
+    assert "trace.unrecorded_work" in [note.rule for note in analysis.notes]
+    assert "before the recording" in verdict(analysis)
+    assert "idle" not in verdict(analysis).split(".")[0]
+
+
+def test_a_stream_that_waits_for_recorded_work_is_no_such_case() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=8]", 0, 900)
+    maker.launch("k", start=5, run=(10, 90_000), operator="aten::mm", stream=7)
+    maker.launch("k", start=20, run=(90_010, 99_000), operator="aten::mm", stream=8)
+    analysis = analyze(maker.build())
+    assert "trace.unrecorded_work" not in [note.rule for note in analysis.notes]
+
+
+@pytest.mark.parametrize(("frees", "pressure"), [(1, False), (6, True)])
+def test_set_up_of_a_library_is_no_memory_pressure(frees: int, pressure: bool) -> None:
+    """One step alone: a handle that is made frees once and allocates; pressure frees as often."""
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 60_000)
+    maker.operator("aten::linear", 5, 40_000)
+    for row in range(frees):
+        maker.host("runtime", "cudaFree", 10 + 1000 * row, 900)
+    for row in range(6):
+        maker.host("runtime", "cudaMalloc", 10_010 + 1000 * row, 900)
+    maker.launch("k", start=39_000, run=(39_010, 59_000))
+    assert bool(found(analyze(maker.build()), "sync.allocator")) is pressure
+
+
+@pytest.mark.parametrize(("name", "cache"), [("decode", True), ("train", False)])
+def test_advice_on_launches_fits_the_phase(name: str, cache: bool) -> None:
+    maker = TraceMaker()
+    for row in range(400):
+        maker.annotation(f"{name}", 12 * row, 12) if row % 100 == 0 else None
+        maker.launch("k", start=12 * row, run=(12 * row + 4, 12 * row + 7), call_us=3)
+    (bound,) = found(analyze(maker.build()), "gap.launch_bound")
+    assert ("KV cache" in bound.advice) is cache
+
+
+def test_operators_on_tensors_of_the_host_are_named_as_such(tmp_path: Path) -> None:
+    """A product of host tensors in each step launches nothing and holds the device up."""
+    events = []
+    for step in range(4):
+        at = 10_000.0 * step
+        events.append(event("user_annotation", f"ProfilerStep#{step}", at, 10_000))
+        events.append(operator("aten::mul", at + 100, 8000))
+        events.append(operator("aten::mm", at + 8200, 100))
+        events.append(call("cudaLaunchKernel", at + 8210, 5, step + 1))
+        events.append(kernel("gemm", at + 8220, 1700, step + 1))
+    host, *_ = found(analyze(read_kineto(kineto_file(tmp_path, events))), "gap.host")
+    assert host.where.operator == "aten::mul"
+    assert host.cost_ns == 4 * 8_000_000
+    assert "on the device" in host.advice
+    assert "Python" not in host.advice
