@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TextIO
 
 import numpy as np
@@ -36,6 +36,8 @@ _MOST_CALLS, _MOST_SETS, _MOST_SHAPES = 200_000, 256, 20_000
 _NAME = "scaled_dot_product_attention"
 _POSITIONS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _SKIPPED = ("torch.", "tracer.")
+# What the compiler takes for a constant. Tensors of an export are none of ours anyway.
+_is_compiling = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class AttentionCalls:
         self._chosen = array("q")
         self._sets: dict[tuple[Any, ...], int] = {}
         self._rows: list[_Set] = []
-        self._shapes: dict[tuple[Any, ...], int] = {}
+        # The code is kept, so that its `id` in the key is not given to another.
+        self._shapes: dict[tuple[Any, ...], tuple[int, CodeType]] = {}
         self._native: dict[int, int] = {}  # thread as Python numbers it -> as the system does
         self._undo: list[Callable[[], None]] = []
         self._active = False
@@ -113,7 +116,7 @@ class AttentionCalls:
 
     def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling() and self._active:
+            if not _is_compiling() and self._active:
                 try:
                     self._note(args, kwargs, sys._getframe(1))
                 except Exception as error:  # the border to the traced program
@@ -128,11 +131,13 @@ class AttentionCalls:
         if type(tensors[0]) is not torch.Tensor:  # a subclass decides for itself
             return
         shape = _shape_of(tensors, args, given, frame)
-        found = self._shapes.get(shape)
-        if found is None:
+        known = self._shapes.get(shape)
+        if known is None:
             found = self._set_of(dict(zip(_POSITIONS, args, strict=False), **given), shape, frame)
             if len(self._shapes) < _MOST_SHAPES:
-                self._shapes[shape] = found
+                self._shapes[shape] = found, frame.f_code
+        else:
+            found = known[0]
         if found >= 0 and len(self._times) < _MOST_CALLS:
             thread = threading.get_ident()
             if thread not in self._native:
@@ -188,7 +193,7 @@ def _shape_of(
         given.get("dropout_p"),
         given.get("is_causal"),
         given.get("enable_gqa"),
-        frame.f_code,
+        id(frame.f_code),  # to hash code takes as long as all the rest
         frame.f_lasti,
     )
 

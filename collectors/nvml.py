@@ -23,6 +23,9 @@ from tracer.collectors.device_identity import Identity, Installed, find_handle, 
 from tracer.events import SIDE_TABLES, Note, make_table
 
 INTERVAL_S = 0.1
+# To ask the framework which devices it uses takes longer than a sample of one, and the program
+# waits for each of its answers: it is asked in every tenth sample, and until it names one.
+_SAMPLES_PER_SEARCH = 10
 NOT_SAMPLED = "capture.metrics"
 MEMORY_USED = "memory_used_bytes"
 
@@ -121,6 +124,8 @@ class DeviceMetrics:
         self._devices: dict[int, _Device] = {}
         self._missing: dict[int, str] = {}
         self._unavailable = ""
+        self._used: list[Identity] = []
+        self._samples = 0
         self._nvml: Any = None
         self._installed: list[Installed] = []
 
@@ -153,7 +158,10 @@ class DeviceMetrics:
 
     def sample(self) -> None:
         """One sample of each field of each device in use."""
-        for identity in self._framework.used_devices():
+        if not self._used or self._samples % _SAMPLES_PER_SEARCH == 0:
+            self._used = self._framework.used_devices()
+        self._samples += bool(self._used)
+        for identity in self._used:
             device = self._devices.get(identity.number) or self._find(identity)
             if device is not None:
                 for code, name in enumerate(_NAMES):

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracer.collectors.modules.module_tree import dtype_name, logical_numel, parameters_of, unwrap
+from tracer.collectors.modules.module_tree import (
+    dtype_name,
+    logical_numel,
+    modules_of,
+    parameters_in,
+    unwrap,
+)
 
 # The engine that ran the model, the most telling first: module loaded -> name.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "deepspeed", "transformers")
@@ -39,13 +45,15 @@ _CONFIG_FIELDS = (
 
 def describe_model(model: nn.Module) -> dict[str, Any]:
     """What one model resolved to. The program may free it before the recording ends."""
+    modules = modules_of(model)  # searched once: the model's first call waits for it
+    parameters = parameters_in(modules)
     return {
         "attention_implementation": attention_implementation([model]),
         "attention_requested": attention_requested([model]),
-        "dtypes": dtypes([model]),
-        "quantization": quantization([model]),
-        "compile_mode": compile_mode(model),
-        "model": model_facts(model),
+        "dtypes": dtypes(parameters),
+        "quantization": quantization(model, parameters),
+        "compile_mode": compile_mode(modules),
+        "model": model_facts(model, parameters),
     }
 
 
@@ -165,26 +173,25 @@ def fp32_products() -> str | None:
     return "tf32" if precision == "tf32" else "ieee"
 
 
-def dtypes(models: Iterable[nn.Module]) -> dict[str, int]:
+def dtypes(parameters: Iterable[torch.Tensor]) -> dict[str, int]:
     """Weights of each type, the commonest first."""
     counts: dict[str, int] = {}
-    for parameter in parameters_of(models):
+    for parameter in parameters:
         name = dtype_name(parameter)
         counts[name] = counts.get(name, 0) + logical_numel(parameter)
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
-def quantization(models: Iterable[nn.Module]) -> str | None:
+def quantization(model: nn.Module, parameters: Iterable[torch.Tensor]) -> str | None:
     """How weights are quantized: the configuration's word, else the class of a packed weight."""
-    for model in models:
-        stated: Any = getattr(_config(model), "quantization_config", None)
-        if isinstance(stated, Mapping):
-            method = stated.get("quant_method")
-        else:
-            method = getattr(stated, "quant_method", None)
-        if method is not None:
-            return str(getattr(method, "value", method))
-    classes = (type(parameter).__name__ for parameter in parameters_of(models))
+    stated: Any = getattr(_config(model), "quantization_config", None)
+    if isinstance(stated, Mapping):
+        method = stated.get("quant_method")
+    else:
+        method = getattr(stated, "quant_method", None)
+    if method is not None:
+        return str(getattr(method, "value", method))
+    classes = (type(parameter).__name__ for parameter in parameters)
     return next((name for name in classes if name not in _PLAIN_PARAMETERS), None)
 
 
@@ -195,16 +202,20 @@ _PLAIN_PARAMETERS = frozenset({"Parameter", "Tensor", "DTensor", "UninitializedP
 _COMPILED = ("_compiled_call_impl", "_compiled_call", "forward")
 
 
-def compile_mode(model: nn.Module) -> str | None:
+def compile_mode(modules: Iterable[nn.Module]) -> str | None:
     """The mode of `torch.compile`, of a compiled model or of the first compiled part of one."""
-    for module in model.modules():
-        own = vars(module)
-        asks = [own.get("get_compiler_config")]
-        asks += [getattr(own.get(name), "get_compiler_config", None) for name in _COMPILED]
-        ask = next((ask for ask in asks if callable(ask)), None)
+    for module in modules:
+        ask = _config_asker(vars(module))
         if ask is not None:
             return _mode_of(ask)
     return None
+
+
+def _config_asker(own: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """What tells how a module with these attributes was compiled; None where it was not."""
+    asks = [own.get("get_compiler_config")]
+    asks += [getattr(own[name], "get_compiler_config", None) for name in _COMPILED if name in own]
+    return next((ask for ask in asks if callable(ask)), None)
 
 
 def _mode_of(ask: Callable[[], Any]) -> str:
@@ -278,10 +289,9 @@ def device_uuids() -> dict[str, str]:
     return {device: f"GPU-{uuid}" for device, uuid in uuids.items() if uuid is not None}
 
 
-def model_facts(model: nn.Module) -> dict[str, Any]:
+def model_facts(model: nn.Module, parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
     """Size and shape of one model."""
     inner = unwrap(model)
-    parameters = parameters_of([inner])
     config = _config(model)
     shape = {name: _plain(getattr(config, name, None)) for name in _CONFIG_FIELDS}
     return {

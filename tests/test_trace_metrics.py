@@ -253,6 +253,25 @@ def test_a_text_where_a_number_should_be_is_not_a_value() -> None:
     assert all(note.detail["devices_counted"] == 0 for note in metrics.notes())
 
 
+def test_the_framework_is_asked_until_it_names_a_device_and_then_once_a_second() -> None:
+    asked: list[int] = []
+
+    class Later(_Nothing):
+        def used_devices(self) -> list[Identity]:
+            asked.append(len(asked))
+            return [Identity(0, "GPU-1")] if len(asked) > 3 else []
+
+    metrics = DeviceMetrics(Later())
+    metrics._nvml = _Texts()
+    metrics._installed = [Installed("handle", "GPU-1", "", "A")]
+    for _ in range(3):
+        metrics.sample()
+    assert len(asked) == 3
+    for _ in range(20):
+        metrics.sample()
+    assert len(asked) == 5
+
+
 def test_a_device_that_is_not_used_is_not_asked_for() -> None:
     import torch
 

@@ -161,6 +161,16 @@ def test_an_earlier_root_of_the_same_class_is_not_confused_with_the_larger_one()
     }
 
 
+def test_a_layer_called_by_itself_keeps_its_range_inside_the_larger_model() -> None:
+    """Inside the block a plain layer has no range of its own; the one it wrote before is named."""
+    layer = nn.Linear(8, 8)
+    model = nn.Sequential(nn.Sequential(nn.Sequential(layer, nn.Linear(8, 8))))
+    with trace() as t:
+        layer(X)
+        model(X)
+    assert ranges(t.trace)["module::0.0.0::Linear"] == 1
+
+
 def test_a_second_model_is_named_after_its_class() -> None:
     first, second, third = small(), small(), OwnModel()
     found = ranges_of(lambda: (first(X), second(X), third(prompt())))

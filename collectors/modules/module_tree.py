@@ -6,7 +6,6 @@ import inspect
 import itertools
 import re
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,9 @@ from torch import nn
 from tracer.events import SIDE_TABLES, make_table
 
 RANGE_PREFIX = "module::"
+# What is written while the program runs, before a number. Up to fifteen characters cost the
+# profiler no allocation: that is a sixth of the cost of a range.
+_NUMBER_PREFIX = "module::#"
 
 # Wrappers that hold one model: their name is no part of the model's own names.
 _WRAPPER_CHILDREN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -35,7 +37,8 @@ def range_name(path: str, module_type: str) -> str:
 
 def children_of(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The children whose calls pass through Python: a scripted module has none."""
-    if isinstance(module, torch.jit.ScriptModule):
+    # Most modules are leaves: they are told first, the model's first call waits for all of this.
+    if not module._modules or isinstance(module, torch.jit.ScriptModule):
         return []
     return [(name, child) for name, child in module._modules.items() if child is not None]
 
@@ -49,6 +52,8 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def _wrapped(module: nn.Module) -> nn.Module | None:
+    if not module._modules:
+        return None
     children = children_of(module)
     if len(children) != 1:
         return None
@@ -98,7 +103,10 @@ def walk(root: nn.Module) -> Iterator[Member]:
 
 def _children(member: Member) -> list[Member]:
     children = children_of(member.module)
+    if not children:
+        return []
     has_children = [bool(children_of(child)) for _, child in children]
+    inner = sum(has_children)
     depth = member.depth + 1
     if member.depth < 0 and not isinstance(member.module, _REPEATERS):
         depth = -1
@@ -108,7 +116,7 @@ def _children(member: Member) -> list[Member]:
             child,
             depth,
             has_children=blocks,
-            beside_blocks=sum(has_children) > blocks,
+            beside_blocks=inner > blocks,
         )
         for (name, child), blocks in zip(children, has_children, strict=True)
     ]
@@ -123,8 +131,9 @@ def is_block(member: Member) -> bool:
     module = member.module
     if member.has_children or member.depth < 2 or member.beside_blocks:
         return True
-    adapts = _ADAPTER.search(member.path) is not None
-    return bool(module._parameters) and (adapts or not _is_linear(module))
+    if not module._parameters:
+        return False
+    return not _is_linear(module) or _ADAPTER.search(member.path) is not None
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -154,6 +163,7 @@ class Weights(NamedTuple):
 
 
 _NO_WEIGHTS = Weights(-1, -1, "", "", -1)
+_WITHOUT_WEIGHTS = Weights(0, 0, "", "", 0)
 
 
 @dataclass(eq=False)
@@ -178,28 +188,34 @@ class RangeNames(dict[int, str | None]):
         return None
 
 
-class Renames:
-    """Range names written before a larger root was seen, and what they are called after it."""
+class WrittenNames:
+    """The names that are written for modules, and what these are called in the end: a module may
+    be called before the larger model that holds it."""
 
     def __init__(self) -> None:
-        self.steps: list[tuple[int, dict[str, str]]] = []
+        self._records: dict[str, ModuleRecord] = {}
 
-    def add(self, names: dict[str, str]) -> None:
-        """From now on these names are no longer written."""
-        if names:
-            self.steps.append((time.time_ns(), names))
-
-    @property
-    def until_ns(self) -> int:
-        """After this time every name written is the last one."""
-        return self.steps[-1][0] if self.steps else 0
-
-    def latest(self, name: str, time_ns: int) -> str:
-        """What a name written at that time is called in the end."""
-        for until_ns, names in self.steps:
-            if time_ns < until_ns:
-                name = names.get(name, name)
+    def new(self, record: ModuleRecord) -> str:
+        """A name for a module of which this will be known."""
+        name = f"{_NUMBER_PREFIX}{len(self._records)}"
+        self._records[name] = record
         return name
+
+    def keep(self, name: str, record: ModuleRecord) -> str:
+        """The same name still stands for it."""
+        self._records[name] = record
+        return name
+
+    def final(self) -> dict[str, str]:
+        """Each name written, and the range name that it stands for."""
+        return {name: range_name(known.path, known.type) for name, known in self._records.items()}
+
+
+class _Reference(weakref.ref[nn.Module]):
+    """A module held weakly, and its `id`. Unlike `weakref.KeyedRef` no call of Python makes it."""
+
+    __slots__ = ("key",)
+    key: int
 
 
 class ModuleTree:
@@ -220,7 +236,7 @@ class ModuleTree:
         describe: Callable[[nn.Module], Any] = lambda module: None,
     ) -> None:
         self.ranges = RangeNames()
-        self.renames = Renames()
+        self.written = WrittenNames()
         self._every_module = every_module
         self._names_later = names_later  # no range is written: a name can wait until the end
         self._describe = describe  # a root, at its first call and again at the end
@@ -230,6 +246,7 @@ class ModuleTree:
         self._alive: dict[int, weakref.ref[nn.Module]] = {}
         self._roots: list[_Root] = []
         self._freed_roots: list[Any] = []  # what was said of roots that never got a name
+        self._places: dict[type[nn.Module], tuple[str, int]] = {}
         self._order = itertools.count()
         self._lock = threading.RLock()
 
@@ -308,8 +325,9 @@ class ModuleTree:
 
     def called_names(self) -> set[str]:
         """Range names of the modules that have a `forward` to call, as they are known now."""
+        final = self.written.final()
         names = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))
-        return {name for name, module in names if name and _is_callable(module)}
+        return {final[name] for name, module in names if name and _is_callable(module)}
 
     def table(self) -> pd.DataFrame:
         """The `model_modules` of every root; of what has been freed, as it was at first."""
@@ -338,38 +356,51 @@ class ModuleTree:
     def _name(self, members: list[Member], label: str, contained: list[_Root]) -> None:
         inner_roots = [module for root in contained if (module := root.module()) is not None]
         replaced = {id(member.module) for root in inner_roots for member in walk(root)}
-        renamed: dict[str, str] = {}
         for member in members:
             key = id(member.module)
             if key in self.ranges and key not in replaced:
                 continue
-            old = self.ranges[key]
-            new = self._add(member, ".".join(part for part in (label, member.path) if part))
-            if old and old != new:
-                renamed[old] = new
-        self.renames.add(renamed)
+            path = f"{label}.{member.path}" if label and member.path else label or member.path
+            self._add(member, path)
 
-    def _add(self, member: Member, path: str) -> str:
+    def _add(self, member: Member, path: str) -> None:
         module = member.module
         key = id(module)
         # The compiler runs what it compiled in place of the module inside its wrapper.
         called = not member.is_wrapper or (bool(member.path) and "_orig_mod" in module._modules)
         has_range = called and (self._every_module or is_block(member))
-        name = range_name(path, type_name(unwrap(module))) if has_range else ""
-        if not member.is_wrapper:
-            record = self._known.setdefault(key, ModuleRecord(path, type_name(module)))
-            record.path, record.order, record.weights = path, next(self._order), _weights(module)
-            record.file, record.line = _forward_place(type(module))
+        if member.is_wrapper:
+            record = ModuleRecord(path, type_name(unwrap(module)))
+        else:
+            record = self._record(module, path)
         self._watch(module)
-        self.ranges[key] = name
-        return name
+        self.ranges[key] = self._written_name(self.ranges[key], record) if has_range else ""
+
+    def _record(self, module: nn.Module, path: str) -> ModuleRecord:
+        record = self._known.get(id(module))
+        if record is None:
+            record = self._known[id(module)] = ModuleRecord(path, type_name(module))
+            record.file, record.line = self._place(type(module))
+        record.path, record.order, record.weights = path, next(self._order), _weights(module)
+        return record
+
+    def _place(self, kind: type[nn.Module]) -> tuple[str, int]:
+        place = self._places.get(kind)
+        if place is None:
+            place = self._places[kind] = _forward_place(kind)
+        return place
+
+    def _written_name(self, before: str | None, record: ModuleRecord) -> str:
+        return self.written.keep(before, record) if before else self.written.new(record)
 
     def _watch(self, module: nn.Module) -> None:
         """Forget it when it is freed: its `id` is given again to a later object."""
-        key = id(module)
-        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        reference = _Reference(module, self._forget)
+        reference.key = key = id(module)
+        self._alive[key] = reference
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, reference: _Reference) -> None:
+        key = reference.key
         self.ranges.pop(key, None)
         self._alive.pop(key, None)
         known = self._known.pop(key, None)
@@ -399,30 +430,55 @@ def _forward_place(kind: type[nn.Module]) -> tuple[str, int]:
 
 
 def _weights(module: nn.Module) -> Weights:
-    own = list(module.parameters(recurse=False))
+    own = list({id(p): p for p in module._parameters.values() if p is not None}.values())
     if not own:
-        return Weights(0, 0, "", "", 0)
+        return _WITHOUT_WEIGHTS
     return Weights(
         sum(map(logical_numel, own)),
         sum(p.numel() * p.element_size() for p in own),
         dtype_name(own[0]),
-        str(own[0].device),
+        _name_of(own[0].device),
         int(any(p.requires_grad for p in own)),
     )
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """The type of a tensor's elements as torch names it, without the module."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+# Not `functools.cache`: the compiler, where it sees such a function, warns.
+_names: dict[torch.dtype | torch.device, str] = {}
+
+
+def _name_of(value: torch.dtype | torch.device) -> str:
+    name = _names.get(value)
+    if name is None:
+        name = _names[value] = str(value).removeprefix("torch.")
+    return name
 
 
 def logical_numel(parameter: torch.Tensor) -> int:
     """How many weights a parameter stands for: a packed one holds several in an element."""
+    # To ask a tensor for what it has not is slow, and hardly any has it.
+    if type(parameter) is nn.Parameter and not parameter.__dict__:
+        return parameter.numel()
     shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
     return parameter.numel() if shape is None else int(torch.Size(shape).numel())
 
 
-def parameters_of(roots: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """The parameters of several models, each once."""
-    unique = {id(p): p for root in roots for p in root.parameters()}
-    return list(unique.values())
+def modules_of(root: nn.Module) -> list[nn.Module]:
+    """A module and all below it, each once, what is above first."""
+    seen, found = {id(root)}, [root]
+    for module in found:  # which grows meanwhile
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
+    return found
+
+
+def parameters_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    """The parameters that these modules hold themselves, each once."""
+    own = (parameter for module in modules for parameter in module._parameters.values())
+    return list({id(p): p for p in own if p is not None}.values())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,6 @@ from tracer.live.notes import (
 )
 
 if TYPE_CHECKING:
-    from tracer.collectors.modules.module_ranges import ModuleRanges
     from tracer.collectors.steps.device_steps import DeviceSpan
     from tracer.live.recorded import Recorded
 
@@ -62,7 +62,7 @@ def build_trace(recorded: Recorded) -> Trace:
     if recorded.detail == "light" and not recorded.refused:
         base = light_trace(recorded, steps, calls)
     if recorded.ranges is not None:
-        base = rename_ranges(base, recorded.ranges)
+        base = name_ranges(base, recorded.ranges.tree.written.final())
     tables = {
         **base.tables,
         **live,
@@ -206,25 +206,15 @@ def _device_rows(spans: list[DeviceSpan], host: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def rename_ranges(trace: Trace, ranges: ModuleRanges) -> Trace:
-    """Ranges under the names that their modules have in the end.
-
-    A module called before the larger model that holds it wrote its first ranges under a name of
-    its own.
-    """
-    renames = ranges.tree.renames
-    rows = trace.rows("module")
-    until_ns = renames.until_ns
-    rows = rows[trace.start_ns[rows] < until_ns]
-    if not rows.size:
+def name_ranges(trace: Trace, final: Mapping[str, str]) -> Trace:
+    """Ranges under the names that their modules have in the end, for those that were written."""
+    names = [final.get(name, name) for name in trace.names]
+    if names == list(trace.names):
         return trace
-    names = pd.Series(trace.events["name"].astype(object))
-    names.iloc[rows] = [
-        renames.latest(name, int(start))
-        for name, start in zip(names.iloc[rows], trace.start_ns[rows], strict=True)
-    ]
-    events = trace.events.assign(name=pd.Categorical(names))
-    return replace(trace, events=events)
+    new_codes, distinct = pd.factorize(np.array(names, dtype=object))
+    codes = np.where(trace.name_codes < 0, NONE, new_codes[trace.name_codes])
+    categories = pd.Categorical.from_codes(codes, categories=pd.Index(distinct))
+    return replace(trace, events=trace.events.assign(name=categories))
 
 
 def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> list[Note]:

@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.collectors import attention_facts, graph_captures, torch_private, wait_lines
+from tracer.collectors import (
+    attention_facts,
+    graph_captures,
+    run_facts,
+    torch_private,
+    wait_lines,
+)
 from tracer.collectors.attention_facts import AttentionCalls
 from tracer.collectors.compiling import compiled_graphs, generated_ranges
 from tracer.collectors.compiling.compile_events import CompileEvents
@@ -486,6 +492,7 @@ def _keep_compiler_out() -> None:
         device_steps,
         generated_ranges,
         graph_captures,
+        run_facts,
         wait_lines,
     )
 
