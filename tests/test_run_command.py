@@ -16,6 +16,7 @@ import pytest
 from tracer.commands.run import _program
 from tracer.live.deferred import FirstUse
 from tracer.program import Program
+from tracer.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = """
@@ -93,6 +94,52 @@ def test_report_and_run_are_written_where_asked(runner: Runner) -> None:
     assert "<html" in (runner.folder / "report.html").read_text()
     assert (runner.folder / "run" / "meta.json").is_file()
     assert [line.split(":")[0] for line in done.err.splitlines()] == ["tracer", "tracer"]
+
+
+FAILING = """
+import tracer.analyzers
+def fail(trace):
+    raise RuntimeError("a rule is broken")
+tracer.analyzers.analyze = fail
+"""
+
+
+def test_a_run_is_saved_before_it_is_analysed(runner: Runner) -> None:
+    script = runner.script(MODEL + FAILING)
+    done = runner.traced(script, options=("--out", "run"))
+    assert done.status == 0
+    said = done.err.splitlines()
+    assert said[0].startswith("tracer: run saved: ")
+    assert said[1] == "tracer: no report could be made: RuntimeError: a rule is broken"
+    assert len(load_run(runner.folder / "run").table("root_calls")) == 3
+
+
+def test_a_run_that_cannot_be_saved_is_still_reported(runner: Runner) -> None:
+    (runner.folder / "taken").write_text("a file")
+    done = runner.traced(runner.script(MODEL), options=("--out", "taken"))
+    assert "the run could not be saved" in done.err
+    assert "STEPS" in done.err
+
+
+SLOW_START = MODEL.replace("with torch", "import time; time.sleep(1.5)\nwith torch")
+LONG = """
+    import time
+    end = time.time() + 3
+    while time.time() < end:
+        model(ids)
+        time.sleep(0.01)
+"""
+
+
+def test_seconds_count_from_the_first_work_and_the_cut_is_said(runner: Runner) -> None:
+    script = runner.script(SLOW_START + LONG)
+    done = runner.traced(script, options=("--seconds", "1", "--report", "report.json"))
+    report = json.loads((runner.folder / "report.json").read_text())
+    (note,) = [n for n in report["integrity"]["notes"] if n["rule"] == "capture.limit"]
+    assert report["integrity"]["status"] == "partial"
+    assert report["window"]["wall_ns"] >= 1_000_000_000  # none of it went to the start
+    assert note["calls_after"] > 0 and note["after_ns"] > 0
+    assert "the recording ends at its limit (1 s)" in done.err
 
 
 WORLD = """
@@ -239,7 +286,13 @@ def test_a_trace_of_the_programs_own_takes_the_place_of_ours(runner: Runner) -> 
 def test_a_wrong_call_says_what_to_do(runner: Runner) -> None:
     missing = runner.traced("nowhere.py")
     assert (missing.status, missing.out) == (2, "")
-    assert missing.err == "tracer: nowhere.py: no such script; a module runs with -m nowhere.py\n"
+    assert missing.err == "tracer: nowhere.py: no such script; a module runs with -m nowhere\n"
+    runner.script(MODEL, "jobs/train.py")
+    below = runner.traced("train.py")
+    assert below.err == "tracer: train.py: no such script; did you mean jobs/train.py?\n"
+    runner.script(MODEL, "generate.py")
+    near = runner.traced("genrate.py")
+    assert near.err == "tracer: genrate.py: no such script; did you mean generate.py?\n"
     no_terminal = runner.traced(runner.script(MODEL), options=("--open",))
     assert (no_terminal.status, no_terminal.out) == (2, "")
     assert "--open needs a terminal" in no_terminal.err and "--out" in no_terminal.err

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import shutil
 import subprocess
 import sys
 import threading
@@ -570,6 +571,27 @@ def test_a_limit_ends_the_recording_and_not_the_program(
         work(model, 3)
     assert rules(t.trace) == ["capture.limit"]
     assert len(t.trace.table("root_calls")) == 1
+    (note,) = t.trace.notes
+    assert note.partial and note.detail["calls_after"] == 2
+
+
+def test_a_file_that_cannot_be_read_is_kept(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tracer.collectors.kineto.trace as kineto
+
+    def fail(path: Path) -> Trace:
+        raise KeyError("a key that is not there")
+
+    with trace() as t:
+        work(model, 2)
+    with monkeypatch.context() as patches:
+        patches.setattr(kineto, "read_kineto", fail)
+        assert len(t.trace.table("root_calls")) == 2
+    assert rules(t.trace) == ["capture.failed", "capture.file_kept"]
+    kept = Path(t.trace.notes[-1].detail["path"])
+    assert len(kineto.read_kineto(kept).rows("module")) > 0
+    shutil.rmtree(kept.parent)
 
 
 def _looking_always() -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import difflib
+import glob
 import io
 import os
 import runpy
@@ -33,7 +35,20 @@ class Program:
     def check(self) -> None:
         """Complain about a script that is not there before anything is started."""
         if not self.is_module and not Path(self.name).exists():
-            raise UsageError(f"{self.name}: no such script; a module runs with -m {self.name}")
+            near = _near(Path(self.name))
+            module = ".".join(Path(self.name).with_suffix("").parts)
+            hint = f"did you mean {near}?" if near else f"a module runs with -m {module}"
+            raise UsageError(f"{self.name}: no such script; {hint}")
+
+
+def _near(wanted: Path) -> Path | None:
+    """A script of a like name in its folder, or one of that name in a folder below."""
+    folder = wanted.parent if wanted.parent.is_dir() else Path()
+    scripts = {path.name: path for path in sorted(folder.glob("*.py"))}
+    like = difflib.get_close_matches(wanted.name, scripts, n=1)
+    if like:
+        return scripts[like[0]]
+    return next(iter(sorted(folder.glob(f"*/{glob.escape(wanted.name)}"))), None)
 
 
 @dataclass(frozen=True)

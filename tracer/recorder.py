@@ -124,6 +124,7 @@ class Recording:
         self._trace: Trace | None = None
         self._analysis: Analysis | None = None
         self._nccl_log = LiveNcclLog()
+        self.saved = False  # whether the last recording lies in a directory
         self._beside: Beside | None = None  # the explorer, opened while this runs
 
     def __enter__(self) -> Recording:
@@ -140,6 +141,7 @@ class Recording:
 
         settle()
         self._trace = self._analysis = None
+        self.saved = False
         self._capture = Capture(
             _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
         )
@@ -226,12 +228,11 @@ class Recording:
             raise UsageError("the trace still runs: read its report after the `with` block")
         if self._trace is None:
             from tracer.live.building import build_trace
-            from tracer.live.graph_memory import settle, with_annotations, with_known_graphs
+            from tracer.live.graph_memory import settle, with_graphs
 
             settle(self._read)
             recorded = self._capture.recorded
-            built = with_annotations(build_trace(recorded), recorded.node_annotations)
-            built = with_known_graphs(built)
+            built = with_graphs(build_trace(recorded), recorded.node_annotations)
             extra = {**built.meta.extra, **self._context}
             self._trace = replace(built, meta=replace(built.meta, extra=extra))
         return self._trace
@@ -261,6 +262,7 @@ class Recording:
 
         target = rank_directory(self.trace.meta, path)
         save_run(self.trace, target)
+        self.saved = True
         if target != Path(path) and self._capture is not None:
             rank = self.trace.meta.rank
             self._capture.attempt("the log of NCCL", self._nccl_log.save, Path(path), rank)

@@ -56,7 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the report there and not to stderr: text, JSON (.json) or a page (.html)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=300.0, metavar="S", help="record at most so long (300)"
+        "--seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="record at most so long from the first work on: a step, a call of a model (300)",
     )
     parser.add_argument(
         "--open",
@@ -137,7 +141,7 @@ class _Session:
                 "limits": {"seconds": self._seconds},
                 "yields_to_traces": True,
             }
-            recording = Recording(options)
+            recording = Recording(options, self._out)  # which saves before it analyses anything
             recording.start(sys._getframe(1))
             self._recording = recording
             if self._opens:
@@ -161,16 +165,20 @@ class _Session:
             return
         try:
             self._recording.stop(error)
+            self._say_where(self._recording)
             if self._beside is not None and not isinstance(error, Terminated):
                 self._beside.wait()
             self._publish(self._recording)
         except Exception as failure:  # the border to the traced program: its status stands
             say(f"no report could be made: {type(failure).__name__}: {failure}")
 
-    def _publish(self, recording: Recording) -> None:
-        if self._out is not None:
-            recording.save(self._out)
+    def _say_where(self, recording: Recording) -> None:
+        if self._out is not None and recording.saved:
             say(f"run saved: tracer report {self._out}")
+        elif self._out is not None:
+            say(f"the run could not be saved to {self._out}")
+
+    def _publish(self, recording: Recording) -> None:
         if self._report is not None:
             self._report.write_text(_document(recording, self._report.suffix), encoding="utf-8")
             say(f"report written to {self._report}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.collectors.modules.module_tree import range_name
 from tracer.collectors.steps.announced_steps import Announced, steps_table
 from tracer.collectors.torch_profiler import SWITCHES
-from tracer.errors import EmptyTraceError, TracerError
+from tracer.errors import EmptyTraceError
 from tracer.events import (
     EVENTS,
     KIND_CODE,
@@ -31,6 +32,7 @@ from tracer.events import (
 )
 from tracer.live.notes import (
     failed,
+    file_kept,
     kernels_without_gpu,
     light,
     modules_not_seen,
@@ -88,16 +90,20 @@ def _profiled(recorded: Recorded, notes: list[Note]) -> Trace:
         return _empty()
     from tracer.collectors.kineto.trace import read_kineto
 
+    path = Path(tempfile.mkdtemp(prefix="tracer-")) / "trace.json"
     try:
-        with tempfile.TemporaryDirectory(prefix="tracer-") as folder:
-            path = Path(folder) / "trace.json"
-            session.export(path)
-            return read_kineto(path)
+        session.export(path)
+        trace = read_kineto(path)
     except EmptyTraceError:
-        return _empty()
-    except (TracerError, OSError, RuntimeError) as error:  # the steps and calls are still there
+        trace = _empty()
+    except Exception as error:  # whatever is wrong with it, the steps and calls are still there
         notes.append(failed("the export of the profiler", error))
-        return _empty()
+        if path.exists():  # it is written once
+            notes.append(file_kept(path))
+            return _empty()
+        trace = _empty()
+    shutil.rmtree(path.parent, ignore_errors=True)
+    return trace
 
 
 def _root_calls(recorded: Recorded) -> pd.DataFrame:

@@ -65,7 +65,7 @@ from tracer.live.notes import (
     steps_missed,
     yielded,
 )
-from tracer.live.options import Options
+from tracer.live.options import Limits, Options
 from tracer.live.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Capture:
         self._sources: list[Source] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
+        self._work_began_ns = 0  # the first step or call of a model
+        self._cut: tuple[str, str] | None = None  # the limit that ended the recording
         self._ended = False
         self._process = os.getpid()
 
@@ -171,7 +173,6 @@ class Capture:
             self._start_profiler()
         now_ns = time.time_ns()
         self.recorded.start_ns = self._steps.start_ns = now_ns
-        self._next_look_ns = now_ns + 1_000_000_000
 
     def _make_ranges(self, model: nn.Module | None) -> None:
         detail = self._options.detail
@@ -232,6 +233,7 @@ class Capture:
 
     def step_begins(self) -> None:
         self._steps_announced = True
+        self._work_began_ns = self._work_began_ns or time.time_ns()
         self._calibrate_step()
         if self._watchdog is not None:
             self._watchdog.begin()
@@ -271,6 +273,7 @@ class Capture:
             self.recorded.steps_announced = self._steps_announced
 
     def root_begins(self) -> None:
+        self._work_began_ns = self._work_began_ns or time.time_ns()
         if self._options.calibrate and not self._steps_announced:
             self._calibrate_step()
         # Where the program announces no steps, each call of its model is one.
@@ -324,9 +327,9 @@ class Capture:
     def _look_at_limits(self, now_ns: int) -> None:
         if now_ns < self._next_look_ns or self._session is None:
             return
-        self._next_look_ns = now_ns + 1_000_000_000
         limits = self._options.limits
-        if limits.seconds is not None and now_ns - self.recorded.start_ns > limits.seconds * 1e9:
+        self._next_look_ns = now_ns + _look_again_after_ns(limits)
+        if limits.seconds is not None and self._worked_ns(now_ns) > limits.seconds * 1e9:
             self._reach_limit(f"{limits.seconds:g} s", "seconds")
         elif _free_memory_ratio() < limits.free_memory_ratio:
             left = f"less than {limits.free_memory_ratio:.0%} of the machine's memory is left"
@@ -338,7 +341,19 @@ class Capture:
             return
         with self._guarded("the end of the profiler"):
             session.stop()
-        self._warn(limit_reached(words, limit))
+        self._cut = words, limit
+        _log.warning("tracer: capture.limit: the recording ends at its limit (%s)", words)
+
+    def _worked_ns(self, now_ns: int) -> int:
+        """How long work was recorded: imports and loading before it do not count."""
+        return now_ns - max(self._work_began_ns, self.recorded.start_ns)
+
+    def _note_limit(self) -> None:
+        if self._cut is None:
+            return
+        after_ns = time.time_ns() - self.recorded.end_ns
+        calls = int((self.calls_since(0)[:, 0] >= self.recorded.end_ns).sum())
+        self.recorded.notes.append(limit_reached(*self._cut, after_ns, calls))
 
     def end_early(self, reason: str) -> None:
         """Make room for another recorder; what was recorded until now is kept."""
@@ -428,6 +443,7 @@ class Capture:
     def _keep(self) -> None:
         recorded = self.recorded
         recorded.session, recorded.steps, recorded.ranges = self._session, self._steps, self._ranges
+        self._note_limit()
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 if isinstance(source, Collections):
@@ -502,6 +518,12 @@ def _release(capture: Capture) -> None:
     with _owner_lock:
         if _owner is capture:
             _owner = None
+
+
+def _look_again_after_ns(limits: Limits) -> int:
+    """A short limit is looked at more often."""
+    seconds = 1.0 if limits.seconds is None else min(1.0, limits.seconds / 20)
+    return int(seconds * 1e9)
 
 
 def _free_memory_ratio() -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tracer.events import SIDE_TABLES, Trace, make_table
+from tracer.live.notes import failed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,15 @@ def settle(read: Callable[[], object] | None = None) -> None:
             one()
         except Exception as error:  # the border to the traced program: its next trace begins anyway
             _log.warning("tracer: the graphs of an earlier trace are not known: %s", error)
+
+
+def with_graphs(trace: Trace, annotations: Mapping[int, str]) -> Trace:
+    """The trace with all that is known of its graphs. What fails there loses nothing else."""
+    try:
+        return with_known_graphs(with_annotations(trace, annotations))
+    except Exception as error:  # the recording is worth more than the maps
+        note = failed("the maps of captured graphs", error)
+        return replace(trace, notes=(*trace.notes, note))
 
 
 def with_known_graphs(trace: Trace) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tracer.events import Note
@@ -20,10 +21,20 @@ def yielded(active: str) -> Note:
     return Note("capture.busy", message, detail={"active": active}, partial=True)
 
 
-def limit_reached(words: str, limit: str) -> Note:
-    """The recording ended by itself."""
-    message = f"the recording ended at its limit ({words}); the program went on untraced"
-    return Note("capture.limit", message, detail={"limit": limit})
+def limit_reached(words: str, limit: str, after_ns: int, calls: int) -> Note:
+    """The recording ended by itself, so long before the program's part did."""
+    message = (
+        f"the recording ended at its limit ({words}): what was done in the {after_ns / 1e9:.3g} s "
+        f"after it is not in it, {calls} calls of models among it"
+    )
+    detail = {"limit": limit, "after_ns": after_ns, "calls_after": calls}
+    return Note("capture.limit", message, detail=detail, partial=True)
+
+
+def file_kept(path: Path) -> Note:
+    """What the profiler wrote could not be read: it is not lost."""
+    message = f"the file of the profiler is kept: {path}"
+    return Note("capture.file_kept", message, detail={"path": str(path)}, partial=True)
 
 
 def failed(what: str, error: BaseException) -> Note:

@@ -16,7 +16,8 @@ Detail = Literal["light", "kernels", "modules", "full"]
 class Limits:
     """When a recording ends by itself, so that it does not fill the memory of the program.
 
-    `seconds`: its length; `free_memory_ratio`: the share of the machine's memory that stays free.
+    `seconds`: its length from the first step or call of a model on; `free_memory_ratio`: the share
+    of the machine's memory that stays free.
     The program goes on, and so do the lists of steps and calls.
     """
 
