@@ -52,6 +52,7 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
         "attention_requested": attention_requested([model]),
         "dtypes": dtypes(parameters),
         "quantization": quantization(model, parameters),
+        "narrow_weights": narrow_weights((*parameters, *_buffers_in(modules))),
         "compile_mode": compile_mode(modules),
         "model": model_facts(model, parameters),
     }
@@ -70,6 +71,9 @@ def collect_facts(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "fp32_products": fp32_products(),
         "dtypes": _summed(model["dtypes"] for model in described),
         "quantization": first("quantization"),
+        "narrow_weights": any(model["narrow_weights"] for model in described)
+        if described
+        else None,
         "compile_mode": first("compile_mode"),
         "engine": next((name for name in _ENGINES if name in sys.modules), None),
         "versions": versions(),
@@ -193,6 +197,23 @@ def quantization(model: nn.Module, parameters: Iterable[torch.Tensor]) -> str | 
         return str(getattr(method, "value", method))
     classes = (type(parameter).__name__ for parameter in parameters)
     return next((name for name in classes if name not in _PLAIN_PARAMETERS), None)
+
+
+def narrow_weights(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether one of these holds numbers of 8 bits or fewer, or is packed in a way of its own: what
+    may be widened before a product."""
+    return any(_is_narrow(tensor) for tensor in tensors)
+
+
+def _buffers_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
+    own = (buffer for module in modules for buffer in module._buffers.values())
+    return [buffer for buffer in own if buffer is not None]
+
+
+def _is_narrow(tensor: torch.Tensor) -> bool:
+    if type(tensor).__name__ not in _PLAIN_PARAMETERS:
+        return True
+    return tensor.dtype.itemsize == 1 and tensor.dtype is not torch.bool
 
 
 _PLAIN_PARAMETERS = frozenset({"Parameter", "Tensor", "DTensor", "UninitializedParameter"})

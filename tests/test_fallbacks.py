@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.make_traces import TraceMaker
+from tests.make_traces import MAIN_THREAD, TraceMaker
 from tests.recordings import analysis_of, kineto_files
 from tests.test_idle import found, status
 from tracer.analysis import Analysis
@@ -461,6 +461,45 @@ def test_the_gain_of_a_product_is_an_estimate_with_its_basis() -> None:
     assert "H200" in finding.detail["gain_basis"]
 
 
+def product_of_a_module(*, backward: bool = False) -> TraceMaker:
+    """The product of `LARGE` in a linear layer, or its two gradients, without shapes."""
+    maker = TraceMaker()
+    maker.side("devices", device=0, name="NVIDIA H200", major=9, minor=0)
+    maker.annotation("ProfilerStep#0", 0, 9000)
+    maker.side("model_modules", path="up", type="Linear", parameters=4096 * 4096)
+    call = {"start_ns": 0, "end_ns": 50_000, "thread": MAIN_THREAD, "batch": 2, "tokens": 1024}
+    maker.side("root_calls", root="", type="Net", **call)
+    maker.module("up", "Linear", 5, 40)
+    asked = maker.operator("aten::mm", 8, 20)
+    maker.launch(SGEMM if not backward else "sm90_gemm", start=10, run=(20, 1020))
+    if backward:
+        maker.side("sequences", asked, sequence=4, forward_thread=0)
+        node = maker.operator("MmBackward0", 2000, 100)
+        maker.side("sequences", node, sequence=4, forward_thread=1)
+        for number in range(2):
+            begin = 2500 + 1000 * number
+            maker.launch(
+                SGEMM, start=2010 + 40 * number, run=(begin, begin + 1000), operator="aten::mm"
+            )
+    return maker
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_without_shapes_a_live_run_knows_weights_and_tokens(backward: bool) -> None:
+    (finding,) = found(analyze(product_of_a_module(backward=backward).build()), "fallback.matmul")
+    tf32 = 2 * 2048 * 4096 * 4096 / (0.7 * 989e12 / 2)
+    products = 2 if backward else 1
+    assert finding.gain_ns == pytest.approx(products * (1_000_000 - tf32 * 1e9), abs=2)
+    assert "weights and the tokens" in finding.detail["gain_basis"]
+
+
+def test_without_the_tokens_of_the_call_there_is_no_estimate() -> None:
+    maker = product_of_a_module()
+    maker.side_rows["root_calls"][0]["tokens"] = -1
+    (finding,) = found(analyze(maker.build()), "fallback.matmul")
+    assert finding.gain_ns is None
+
+
 def test_an_unknown_device_gives_no_estimate() -> None:
     trace = one_product(SGEMM, LARGE, device="NVIDIA Q9").build()
     (finding,) = found(analyze(trace), "fallback.matmul")
@@ -590,6 +629,18 @@ def test_an_operator_left_on_the_cpu() -> None:
     (finding,) = found(analyze(maker.build()), "device.cpu_tensor")
     assert (finding.count, finding.cost_ns) == (1, 400_000)
     assert (finding.where.operator, finding.where.module) == ("aten::linear", "lm_head")
+
+
+def test_what_a_compiler_tries_is_no_operator_left_on_the_cpu() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 2000)
+    maker.launch("gemm", start=5, run=(10, 100), operator="aten::mm")
+    maker.module("net", "Net", 110, 800)
+    maker.operator("CompiledFunctionBackward", 115, 790)
+    maker.operator("entire_backward_compile", 120, 700)
+    maker.operator("aten::mm", 200, 400)
+    maker.launch("gemm", start=1000, run=(1010, 2000), operator="aten::mm")
+    assert not found(analyze(maker.build()), "device.cpu_tensor")
 
 
 def test_preparing_the_input_is_no_operator_left_on_the_cpu() -> None:

@@ -146,6 +146,23 @@ def test_eager_attention_of_a_model_counts_its_layers() -> None:
     assert {BUCKETS[bucket][0] for bucket in chained["bucket"]} == {"attention"}
 
 
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_whether_weights_are_narrow_is_known_without_shapes(kind: str) -> None:
+    def checked(dtype: torch.dtype) -> str:
+        layer = torch.nn.Linear(8, 8)
+        scales = torch.ones(8, dtype=dtype)
+        if kind == "buffer":
+            layer.register_buffer("scales", scales)
+        else:
+            layer.scales = torch.nn.Parameter(scales, requires_grad=False)
+        with torch.no_grad(), trace() as t:
+            layer(torch.randn(2, 8))
+        return status(t.analysis, "fallback.quantized_matmul")
+
+    assert checked(torch.float32) == "clear"
+    assert checked(torch.int8) == "partial"
+
+
 # --- what the recorder leaves behind
 
 

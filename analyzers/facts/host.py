@@ -17,8 +17,8 @@ HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 # Ranges under which code is compiled.
 COMPILE_RANGE = re.compile(
-    r"dynamo$|.*\(dynamo_timed\)$|entire_frame_compile|CachingAutotuner\.|_compile\.|.*autotun(e|ing)"
-    r"|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
+    r"dynamo$|.*\(dynamo_timed\)$|entire_(frame|backward)_compile|compile_file"
+    r"|CachingAutotuner\.|_compile\.|.*autotun(e|ing)|CUDAGraphNode\.record|backend_compile|inductor_compile|OutputGraph\.call_user_compiler"
     r"|compile_fx|TorchDynamo Cache Miss|triton\.compile|async_compile"
 )
 # What a compiled call does around its kernels.
@@ -128,6 +128,8 @@ class Host:
     def compiling(self) -> NDArray[np.bool_]:
         """Host rows inside a range in which code is compiled."""
         ranges = self.trace.named(COMPILE_RANGE.match, "operator", "annotation")
+        if not ranges.any():
+            return ranges
         inside: NDArray[np.bool_] = self.nearest(ranges) != NONE
         return inside
 

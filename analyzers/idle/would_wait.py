@@ -49,7 +49,8 @@ def find_would_be_waits(context: Context) -> list[Wait]:
     """Reads of values and sizes that the model itself made."""
     work = context.work
     trace = work.trace
-    rows = np.flatnonzero(trace.named(lambda name: name in _WOULD_WAIT, "operator"))
+    reads = trace.named(lambda name: name in _WOULD_WAIT, "operator")
+    rows = np.flatnonzero(reads & ~work.host.compiling)
     rows = rows[~_of_the_host(context, rows)]
     steps = np.searchsorted([s.start_ns for s in context.plan.host], trace.start_ns[rows], "right")
     return [

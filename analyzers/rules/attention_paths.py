@@ -210,7 +210,8 @@ def slow_rows(work: Work) -> tuple[list[AttentionCall], NDArray[np.bool_]]:
 def fused_backends(work: Work) -> dict[str, Longs]:
     """Calls of scaled_dot_product_attention by the fused backend that ran inside: the events."""
     trace, host = work.trace, work.host
-    around = host.nearest(trace.named(_SDPA.match, "operator"))
+    # What a compiler only tries on tensors without data has not run.
+    around = host.nearest(trace.named(_SDPA.match, "operator") & ~host.compiling)
     out = {}
     for backend, pattern in _FUSED.items():
         calls = np.unique(around[trace.named(pattern.match, "operator")])
@@ -222,7 +223,8 @@ def fused_backends(work: Work) -> dict[str, Longs]:
 def backends_by_site(work: Work) -> dict[str, dict[str, int]]:
     """Which backend of scaled_dot_product_attention ran where: backend -> module (layers folded,
     "" outside modules) -> calls. Chains written by hand are none of these."""
-    math = work.host.outermost(work.trace.named(_MATH.match, "operator"))
+    ran = work.trace.named(_MATH.match, "operator") & ~work.host.compiling
+    math = work.host.outermost(ran)
     calls = {**fused_backends(work), MATH: np.unique(math[math != NONE])}
     return {backend: _by_site(work, events) for backend, events in calls.items() if events.size}
 

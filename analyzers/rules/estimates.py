@@ -107,10 +107,10 @@ def attention_ns(query: Shape, key: Shape, causal: bool, limits: DeviceLimits) -
     return max(round(seconds * 1e9), SHORTEST_NS)
 
 
-def product_basis(limits: DeviceLimits) -> str:
-    """Words for a gain that comes from `product_ns`."""
+def product_basis(limits: DeviceLimits, source: str) -> str:
+    """Words for a gain that comes from `product_ns`; `source` tells what the products are."""
     return (
-        f"estimate from the recorded shapes: products at {PRODUCT_RATIO:.0%} of the tensor cores "
+        f"estimate from {source}: products at {PRODUCT_RATIO:.0%} of the tensor cores "
         f"of {limits.name} or {BANDWIDTH_RATIO:.0%} of its bandwidth"
     )
 

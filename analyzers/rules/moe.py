@@ -79,7 +79,11 @@ def _alternates(rounds: Longs, between: tuple[Longs, ...]) -> bool:
 
 
 def _named(context: Context, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    return context.work.trace.named(lambda name: name in names, "operator")
+    ran = ~context.work.host.compiling
+    found: NDArray[np.bool_] = ran & context.work.trace.named(
+        lambda name: name in names, "operator"
+    )
+    return found
 
 
 def _forward(context: Context, names: tuple[str, ...]) -> Longs:

@@ -50,16 +50,17 @@ def judge_quantized(context: Context, analysis: Analysis) -> RuleResult:
         RULE,
         [_finding(context, analysis, where, found) for where, found in groups.items()],
     )
-    return RuleResult(findings, (_check(context, findings),), notes)
+    return RuleResult(findings, (_check(context, analysis, findings),), notes)
 
 
-def _check(context: Context, findings: tuple[Finding, ...]) -> Check:
+def _check(context: Context, analysis: Analysis, findings: tuple[Finding, ...]) -> Check:
     check = verdict(RULE, findings)
-    if check.status == "clear" and not len(context.work.trace.table("shapes")):
-        return Check(
-            RULE, "partial", "types of operands are not recorded; kernels were looked at by name"
-        )
-    return check
+    if check.status != "clear" or len(context.work.trace.table("shapes")):
+        return check
+    if analysis.facts.get("narrow_weights") is False:
+        return Check(RULE, "clear", "no module that was called holds weights of 8 bits or fewer")
+    said = "types of operands are not recorded; kernels were looked at by name"
+    return Check(RULE, "partial", said)
 
 
 def _pairs(context: Context) -> list[_Pair]:

@@ -28,8 +28,11 @@ from tracer.analyzers.rules.estimates import (
     product_ns,
     product_of,
 )
+from tracer.analyzers.rules.weight_products import products_by_call
 from tracer.findings import Where
 
+# What an estimate rests on, in words.
+WEIGHTS = "each module's weights and the tokens of the call"
 _ROTARY = BUCKET_CODE["attention", "rope"]
 CAUSES = ("fp32", "misaligned", "old-architecture")
 # TF32 and bf16 came with the eighth generation. The seventh multiplies fp32 as well as it can.
@@ -107,23 +110,42 @@ class Estimate:
 
 
 def estimate(context: Context, analysis: Analysis, cause: str, rows: Longs) -> Estimate:
-    """Time of these products beyond what a good kernel would take for their shapes."""
+    """Time of these products beyond what a good kernel would take for their shapes; where those are
+    not recorded, for the weights of their modules and the tokens of the model's call."""
     limits = device_limits(context.work.trace)
     if limits is None:
         return Estimate(None, "not estimated: the limits of this device are not known")
-    known = zip(rows.tolist(), products_of(context.work, rows), strict=True)
+    charged, precision = analysis.work["charged_ns"].to_numpy(), _precision(cause)
+    fast, source = _by_shapes(context.work, rows, precision, limits), "the recorded shapes"
+    if fast is None:
+        fast, source = _by_weights(context.work, rows, precision, limits), WEIGHTS
+    if fast is None:
+        return Estimate(None, "not estimated: shapes were not recorded")
+    gain = sum(max(int(charged[mine].sum()) - ns, 0) for mine, ns in fast)
+    return Estimate(gain, _basis(cause, limits, source))
+
+
+_Fast = list[tuple[Longs, int]]
+
+
+def _by_shapes(work: Work, rows: Longs, precision: str, limits: DeviceLimits) -> _Fast | None:
+    """Rows of each product and what a good kernel takes; None where a shape is missing."""
     asked: dict[int, tuple[Product, list[int]]] = {}
-    for row, product in known:
+    for row, product in zip(rows.tolist(), products_of(work, rows), strict=True):
         if product is None:
-            return Estimate(None, "not estimated: shapes were not recorded")
-        operator = int(context.work.operator[row])
-        asked.setdefault(operator, (product, []))[1].append(row)
-    charged = analysis.work["charged_ns"].to_numpy()
-    gain = sum(
-        max(int(charged[mine].sum()) - product_ns(product, _precision(cause), limits), 0)
+            return None
+        asked.setdefault(int(work.operator[row]), (product, []))[1].append(row)
+    return [
+        (np.array(mine, dtype=np.int64), product_ns(product, precision, limits))
         for product, mine in asked.values()
-    )
-    return Estimate(gain, _basis(cause, limits))
+    ]
+
+
+def _by_weights(work: Work, rows: Longs, precision: str, limits: DeviceLimits) -> _Fast | None:
+    groups = products_by_call(work, rows)
+    if groups is None:
+        return None
+    return [(group.rows, group.fast_ns(precision, limits)) for group in groups]
 
 
 def _precision(cause: str) -> str:
@@ -131,8 +153,8 @@ def _precision(cause: str) -> str:
     return "tf32" if cause == "fp32" else "bf16"
 
 
-def _basis(cause: str, limits: DeviceLimits) -> str:
-    return product_basis(limits) + (" in TF32" if cause == "fp32" else "")
+def _basis(cause: str, limits: DeviceLimits, source: str) -> str:
+    return product_basis(limits, source) + (" in TF32" if cause == "fp32" else "")
 
 
 def low_rank(products: Iterable[Product | None]) -> int | None:
