@@ -32,9 +32,17 @@ _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q
 # projection can be scaled before it is added. A norm with the sum in it needs none before it.
 _CLUSTER = re.compile(rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?=[NU]))?[NBFU](?:[^GMRAKS]*[NBFU])*D*")
 _ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
-_SUM = re.compile(rb"(?<=[GgM])D+|(?<=[GgM][cm])D+")
+_SUM = re.compile(rb"(?<=[GgM])D+\??|(?<=[GgMR][cmX])D+\??")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
 _COMPILED = re.compile(rb"(?<=[GgM])y")  # a compiled reduction whose name lists no operator
+# The norms of a library never seen. One such kernel between two cores can be anything.
+_UNKNOWN = re.compile(rb"(?<=[GgMXm])D+\?|(?<=[GgMX])\?|(?<=MR)\?")
+_VAGUE = re.compile(rb"(?<=[GgM])[?e]")
+# What parts blocks, the surest first, and how many of it are needed to believe it.
+_PARTING = (
+    *((_CLUSTER, 1), (_SUM, 2), (_UNKNOWN, 2), (_SUM, 1)),
+    *((_REDUCED, 1), (_COMPILED, 1), (_VAGUE, 1)),
+)
 
 
 def label(group: str, part: str) -> int:
@@ -82,18 +90,18 @@ class Cluster:
 
 def find_clusters(units: Units, *, open_end: bool = False) -> list[Cluster]:
     """The clusters with something heavy before and, unless `open_end`, after them. Where no norm
-    is known by its name, the sums that follow a product part the blocks, its all-reduce or what
-    else reduces there."""
+    is known by its name, the sums that follow a product part the blocks, its all-reduce, what else
+    reduces there or a kernel never seen."""
     if not units.heavy:
         return []
     first, last = units.heavy[0], units.heavy[-1]
-    for pattern in (_CLUSTER, _SUM, _REDUCED, _COMPILED):
+    for pattern, least in _PARTING:
         found = [
             Cluster(match.start(), match.end() - 1, _ADDED.search(match.group()) is not None)
             for match in pattern.finditer(units.letters)
         ]
         inside = [c for c in found if first < c.first and (open_end or c.last < last)]
-        if inside:
+        if len(inside) >= least:
             return inside
     return []
 
@@ -307,12 +315,20 @@ def _past_epilogue(units: Units, start: int) -> int:
 
 
 def _unanchored(units: Units, bounds: tuple[Cluster, ...], middle: Sequence[Span]) -> Blocks:
-    """No activation is seen: it is fused into a GEMM. One GEMM alone is a mixer's projection."""
-    last = len(middle) - 1 if bounds[0].added else 0
+    """No activation is seen: it is fused into a GEMM, or into experts of an unknown name. One GEMM
+    alone is a mixer's projection."""
+    last = len(middle) - 1 if bounds[0].added else int(_two_halves(units, bounds, middle))
     span = _joined(middle[: last + 1])
-    if sum(span[0] <= i <= span[1] for i in units.heavy) < 2:
+    if sum(letter in b"GM?" for letter in units.letters[span[0] : span[1] + 1]) < 2:
         return Blocks((), bounds, 0.6)
     return Blocks((span,), bounds[: last + 2], 0.75)
+
+
+def _two_halves(units: Units, bounds: Sequence[Cluster], middle: Sequence[Span]) -> bool:
+    """Whether the second of three kernels never seen is an activation: one product on each side."""
+    unknown = all(units.letters[c.first : c.last + 1] == b"?" for c in bounds[:3])
+    counts = [sum(a <= i <= b for i in units.heavy) for a, b in middle[:2]]
+    return unknown and counts == [1, 1]
 
 
 def _before_attention(units: Units, bound: Cluster) -> Span | None:

@@ -162,14 +162,16 @@ def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
 
 
 def _shared_experts(painter: Painter, first: int, last: int) -> None:
-    """Of the sums after experts only the last is the residual; one before adds shared experts."""
+    """Of the sums after experts only the last is the residual: those before add the shared experts,
+    or one by one what the chosen ones gave, weighted."""
     letters = painter.units.letters
     if not any(letter in EXPERT_SIGNS for letter in letters[first : last + 1]):
         return
-    for place in range(last + 1, len(letters) - 1):
-        if letters[place : place + 2] != b"DD":
-            return
-        painter.labels[place] = _EXPERTS
+    place = last + 1 + letters.startswith(b"mDD", last + 1)
+    while letters.startswith(b"DD", place):
+        place += 1
+    for inside in range(last + 1, place):
+        painter.labels[inside] = _EXPERTS
 
 
 def paint_model_end(painter: Painter, first: int) -> None:

@@ -35,13 +35,14 @@ _BEYOND_DOUBT = 0.95
 
 # One attention: a core kernel, or product, softmax, product with nothing but element-wise work
 # between them; and all that follow with nothing heavy between (split by batch or by keys).
-_CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfz]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
+_CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfze]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
 # A gather of the vocabulary: a norm comes after it. Not one that follows the choice of experts in
 # the same block, nor that of a position bias or of the last token of each sequence.
 _GATHER = re.compile(rb"[NBFr][^NBFrTRxY]*?(E)(?=.*[NBFr])", re.S)
 # The convolution that a state-space or gated block runs over its projected input: it stands for the
 # scan where that is written out in many kernels. Convolutions of images have no product before.
 _MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?=[^NBF]*G)", re.S)
+_UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
 _CHOICE = re.compile(rb".*[YL]", re.S)
 
 
@@ -113,6 +114,17 @@ class Cutter:
 def _gather(text: bytes) -> int:
     match = _GATHER.search(text)
     return match.start(1) if match else -1
+
+
+def _with_cores(text: bytes) -> bytes:
+    """The text with the attention of a library never seen: what runs between the rotation or the
+    write to the cache and the output projection, where no core is known by its name."""
+    if any(core in text for core in (b"K", b"S", b"x")):
+        return text
+    letters = bytearray(text)
+    for match in _UNKNOWN_CORE.finditer(text):
+        letters[match.start(1)] = ord("K")
+    return bytes(letters)
 
 
 def _with_mixers(text: bytes) -> bytes:
@@ -239,7 +251,7 @@ def _reversed_pass(text: bytes) -> bytes:
 
 
 def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
-    solver = Solver(_with_mixers(text), steps)
+    solver = Solver(_with_cores(_with_mixers(text)), steps)
     if not solver.shows_layers:
         left = np.full(len(text), LEFT, dtype=np.uint8)
         return Solution(left, np.zeros(len(text)), None, len(solver.cores))

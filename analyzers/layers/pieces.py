@@ -149,6 +149,10 @@ def _by_shared_ends(
     head = min(head, len(text) - tail)
     marks = best.painted.labels
     middle = bytes([LEFT]) * (len(text) - head - tail)
+    if own.confidence >= _SURE_ENOUGH and not any(
+        letter in b"GM" for letter in text[head:][: len(middle)]
+    ):
+        middle = own.labels[head : head + len(middle)]  # small work is of the block around it
     return Painted(marks[:head] + middle + marks[len(marks) - tail :], 0.7, best.painted.kinds)
 
 
