@@ -53,6 +53,7 @@ _LOSS = _words(r"loss", r"criterion", r"cross_?entropy")
 _SAMPLER = _words(r"sampler", r"sampling")
 _ADAPTER = _words(r"^lora_", r"^(lokr|hada|vera|oft|boft|ia3)_", r"^adapters?$", r"_adapter$")
 _LINEAR = _words(r"linear", r"^conv1d$", r"^dense$", r"projection$", r"lora_[ab]")
+_CONVOLUTION = _words(r"conv(transpose)?[123]d")
 _ATTENTION_LINEAR = _words(
     r"^[qkvo](_?proj)?$", r"^w[qkvo]$", r"qkv", r"query", r"^key", r"value", r"c_attn", r"kv_",
     r"out_proj", r"^o_", r"in_proj",
@@ -95,8 +96,10 @@ def find_roles(tree: ModuleTree, core_rows: Iterable[int] = ()) -> Roles:
     """Give each module its role. `core_rows`: modules in which an attention core itself ran."""
     children = tree.children()
     own = [_named_role(tree, row, children) for row in range(len(tree.paths))]
+    cores = list(core_rows)
     _whole_attention(tree, own)
-    _attention_by_evidence(tree, own, children, core_rows)
+    _only_called_attention(tree, own, children, cores)
+    _attention_by_evidence(tree, own, children, cores)
     _ffn_by_place(tree, own, children)
     if not any(role in ("attention", "mixer") for role in own):
         _no_transformer(tree, own, children)
@@ -156,7 +159,7 @@ def _named_role(tree: ModuleTree, row: int, children: list[list[int]]) -> str:
         return "embedding"
     if leaf and _ACTIVATION.search(name):
         return "activation"
-    if numbered and not leaf and not _EXPERT.search(name):
+    if numbered and not _EXPERT.search(name) and (not leaf or _CONVOLUTION.search(kind)):
         name = ""  # layers.3 is not what its list is called
     return _block_role(tree, row, name, kind, children)
 
@@ -225,19 +228,75 @@ def _whole_attention(tree: ModuleTree, own: list[str]) -> None:
             own[row] = "container"
 
 
+def _only_called_attention(
+    tree: ModuleTree, own: list[str], children: list[list[int]], core_rows: list[int]
+) -> None:
+    """Convolutions without a linear layer, in which no attention core ran, are no attention,
+    whatever the program calls them."""
+    cores = {ancestor for row in core_rows for ancestor in tree.ancestors(row)}
+    for row, role in enumerate(own):
+        if role != "attention" or not children[row] or row in cores:
+            continue
+        if _has_convolution(tree, children, row) and not _has_linear(own, children, row):
+            own[row] = "container"
+
+
+def _has_convolution(tree: ModuleTree, children: list[list[int]], row: int) -> bool:
+    found = _CONVOLUTION.search(tree.types[row]) is not None
+    return found or any(_has_convolution(tree, children, kid) for kid in children[row])
+
+
 def _attention_by_evidence(
     tree: ModuleTree, own: list[str], children: list[list[int]], core_rows: Iterable[int]
 ) -> None:
     """An attention core ran in a module that no name gives away: the module is attention, or the
-    first around it that has linear layers, unless that one is a layer with other blocks in it."""
+    first around it that has linear layers; where those of an FFN are among them, it is a layer."""
     for row in core_rows:
         around = tree.ancestors(row)
         if any(own[a] in ("attention", "mixer") for a in around):
             continue
         for candidate in around:
             if any(own[c] == "linear" for c in children[candidate]):
-                own[candidate] = "attention"
+                whole = _parted(tree, own, children, candidate)
+                own[candidate] = "layer" if whole else "attention"
                 break
+
+
+def _parted(tree: ModuleTree, own: list[str], children: list[list[int]], row: int) -> bool:
+    """Whether linear layers written side by side are an attention's and an FFN's; each then has
+    its role. Their names tell, or the norm that stands between them, or that some make a
+    perceptron of their own."""
+    kids = children[row]
+    perceptrons = [kid for kid in kids if _is_perceptron(own, children, kid)]
+    linears = [kid for kid in kids if own[kid] == "linear"]
+    feed = [k for k in linears if _FFN_LINEAR.search(_last(tree, k))]
+    if perceptrons:
+        feed = [*perceptrons, *(feed if len(feed) < len(linears) else [])]
+    elif len(feed) in (0, len(linears)):
+        feed = _behind_norm(tree, linears, [kid for kid in kids if own[kid] == "norm"])
+    for kid in [*linears, *perceptrons] if feed else ():
+        own[kid] = "ffn" if kid in feed else "attention"
+    return bool(feed)
+
+
+def _is_perceptron(own: list[str], children: list[list[int]], row: int) -> bool:
+    """A block that no name gives away, of two linear layers or more with an activation."""
+    if own[row] not in ("container", "ffn"):
+        return False
+    inside = [own[kid] for kid in children[row]]
+    return own[row] == "ffn" or (inside.count("linear") >= 2 and "activation" in inside)
+
+
+def _behind_norm(tree: ModuleTree, linears: list[int], norms: list[int]) -> list[int]:
+    """The linear layers that run behind a norm which two or more of them, that of the attention's
+    result among these, and nothing else of theirs run before; none where no norm parts them so."""
+    first = tree.first_event
+    for norm in sorted(norms, key=lambda row: int(first[row])):
+        before = [k for k in linears if int(first[k]) < int(first[norm])]
+        behind = [k for k in linears if int(first[k]) > int(first[norm])]
+        if len(before) >= 2 and len(behind) >= 2:
+            return behind
+    return []
 
 
 def _ffn_by_place(tree: ModuleTree, own: list[str], children: list[list[int]]) -> None:

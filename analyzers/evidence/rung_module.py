@@ -11,6 +11,7 @@ from tracer.analysis import BUCKET_CODE
 from tracer.analyzers.evidence.attribution import OPEN, Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.rung_operator import operator_buckets
+from tracer.analyzers.facts.modules import ModuleTree
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.kernel_table import KernelName
@@ -64,14 +65,64 @@ def by_module(work: Work, roles: Roles, out: Attribution) -> None:
     rows = np.flatnonzero((work.module != NONE) & (out.bucket == OPEN))
     if not rows.size:
         return
-    buckets = module_buckets(work, roles, rows, work.module[rows])
-    out.fill(rows, buckets, "module", 1.0)
+    side = between_siblings(work, roles)[rows]
+    for block in np.unique(side).tolist():
+        mine = rows[side == block]
+        role = "" if block == NONE else roles.own[block]
+        out.fill(mine, module_buckets(work, roles, mine, work.module[mine], role), "module", 1.0)
 
 
-def module_buckets(work: Work, roles: Roles, rows: Longs, module: Longs) -> NDArray[np.int16]:
+def between_siblings(work: Work, roles: Roles) -> Longs:
+    """For what a layer itself computes between two of its own linear layers of one role, the first
+    module of that role: an attention or an FFN whose parts are written side by side in the layer.
+    -1 for all other work."""
+    tree = work.tree
+    none: Longs = np.full(work.event.size, NONE, dtype=np.int64)
+    parts = _written_in_layers(tree, roles)
+    if not parts:
+        return none
+    own = np.array([role == "layer" for role in roles.own])
+    part = np.full(len(roles.own) + 1, NONE)
+    part[list(parts)] = list(parts.values())
+    site = np.where(work.site == NONE, work.event, work.site)
+    asked = np.where(work.forward == NONE, site, work.forward)
+    order = np.argsort(work.trace.start_ns[asked], kind="stable")
+    module = work.module[order]
+    itself = (module != NONE) & own[np.maximum(module, 0)]
+    places = np.arange(order.size)
+    before = np.maximum.accumulate(np.where(itself, NONE, places))
+    after = np.minimum.accumulate(np.where(itself, order.size, places)[::-1])[::-1]
+    left, right = take(module, before), take(module, np.where(after == order.size, NONE, after))
+    same = itself & (part[left] == part[right]) & (part[left] != NONE)
+    same &= take(tree.parent, left) == module
+    none[order] = np.where(same, part[left], NONE)
+    return none
+
+
+def _written_in_layers(tree: ModuleTree, roles: Roles) -> dict[int, int]:
+    """Linear layers that are attention or FFN right in a layer: the first of its role there."""
+    first: dict[tuple[int, str], int] = {}
+    parts: dict[int, int] = {}
+    holding = set(tree.parent.tolist())
+    for row, role in enumerate(roles.own):
+        layer = int(tree.parent[row])
+        if role not in ("attention", "ffn") or row in holding or layer == NONE:
+            continue
+        if roles.own[layer] == "layer":
+            parts[row] = first.setdefault((layer, role), row)
+    return parts
+
+
+def module_buckets(
+    work: Work, roles: Roles, rows: Longs, module: Longs, inside: str = ""
+) -> NDArray[np.int16]:
     """Buckets of work rows as work of these modules: one decision for each distinct (role of
-    module, operator, kernel, place about the core)."""
-    signatures = [signature_of(roles, row) for row in range(len(roles.own))]
+    module, operator, kernel, place about the core). `inside`: the role of a block that has no
+    module of its own."""
+    signatures = [
+        ("container", inside) if inside else signature_of(roles, row)
+        for row in range(len(roles.own))
+    ]
     kinds = sorted(set(signatures))
     index = {signature: code for code, signature in enumerate(kinds)}
     signature = np.array([index[s] for s in signatures], dtype=np.int64)[module]

@@ -133,7 +133,7 @@ def _why(judged: Judged, slow: Slow) -> list[str]:
     if slow.backend != MATH:
         return _why_by_hand(judged, slow)
     if slow.signature is None:
-        return []
+        return _why_without_arguments(judged, slow)
     said = [
         f"{BACKENDS[backend]}: {text}"
         for backend, texts in slow.signature.framework.items()
@@ -143,15 +143,37 @@ def _why(judged: Judged, slow: Slow) -> list[str]:
     return list(dict.fromkeys(slow.reasons + said)) or [silent]
 
 
+def _why_without_arguments(judged: Judged, slow: Slow) -> list[str]:
+    """What the operators inside the call give away, where its arguments are not recorded."""
+    work = judged.context.work
+    named = work.trace.named(lambda name: "dropout" in name, "operator")
+    inside = set(work.host.outer_operator[np.flatnonzero(named)].tolist())
+    drops = any(call.operator in inside for call in slow.calls)
+    return (
+        ["dropout is applied: no fused kernel for CPUs has it"] if work.cpu_only and drops else []
+    )
+
+
 def _why_by_hand(judged: Judged, slow: Slow) -> list[str]:
     work, facts = judged.context.work, judged.analysis.facts
     module = int(work.module[slow.calls[0].rows[0]])
+    if _takes_fast_path(judged, slow):
+        return ["the inference fast path of nn.MultiheadAttention computes them so here"]
     if module != NONE and work.tree.types[module] == "MultiheadAttention":
         return ["nn.MultiheadAttention returns weights unless need_weights=False"]
     if facts.get("attention_implementation") != "eager":
         return []
     asked = facts.get("attention_requested")
     return [f"attn_implementation is 'eager'{f', asked for: {asked}' if asked else ''}"]
+
+
+def _takes_fast_path(judged: Judged, slow: Slow) -> bool:
+    """Whether the module handed the whole attention to one operator, with weights or without."""
+    work = judged.context.work
+    outer = int(work.host.outer_operator[work.operator[slow.calls[0].rows[0]]])
+    return (
+        outer != NONE and "multi_head_attention" in work.trace.names[work.trace.name_codes[outer]]
+    )
 
 
 def _layers(judged: Judged, slow: Slow) -> int | None:
@@ -220,6 +242,11 @@ def _advice(slow: Slow, cost: int, why: list[str]) -> str:
             "This model has no sdpa: try attn_implementation='flash_attention_2' or "
             "'flex_attention' where it takes them, or a newer version of it."
         )
+    if any("fast path" in reason for reason in why):
+        return took + (
+            "Pass need_weights=False; where that is done, torch.backends.mha."
+            "set_fastpath_enabled(False) lets it call scaled_dot_product_attention."
+        )
     if slow.backend != MATH:
         return took + (
             "Use scaled_dot_product_attention: attn_implementation='sdpa' in transformers, "
@@ -229,5 +256,6 @@ def _advice(slow: Slow, cost: int, why: list[str]) -> str:
     hints = [hint for word, hint in _HINTS if any(word in reason for reason in why)]
     text = "; ".join(hints) or "see which backend refuses with torch.nn.attention.sdpa_kernel"
     more = slow.signature.score_bytes if slow.signature else None
-    scores = f" The score matrix takes {more / 2**20:.0f} MiB a call." if more else ""
+    large = more is not None and more >= 2**20
+    scores = f" The score matrix takes {(more or 0) / 2**20:.0f} MiB a call." if large else ""
     return took + text[0].upper() + text[1:] + "." + scores
