@@ -29,6 +29,7 @@ KEYS = [
     "integrity",
     "facts",
     "window",
+    "block",
     "breakdown",
     "steps",
     "idle",

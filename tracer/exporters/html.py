@@ -17,6 +17,7 @@ from tracer.exporters.names import short_kernel
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text_findings import head_items, live_items, where_text
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
+from tracer.exporters.traced import block_text
 from tracer.exporters.words import level_words
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -79,7 +80,8 @@ def _row(cells: Sequence[object], kind: str = "", names: int = 1) -> str:
 
 
 def _head(analysis: Analysis) -> str:
-    lines = (" · ".join(items) for items in (head_items(analysis), live_items(analysis)))
+    lines = [" · ".join(items) for items in (head_items(analysis), live_items(analysis))]
+    lines.append(block_text(analysis))
     facts = "".join(f'<p class="dim">{text(line)}</p>' for line in lines if line)
     return f"<h1>{text(verdict(analysis))}</h1>{facts}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tracer.analysis import BUCKETS, GROUPS, PARTS, Analysis, Phase
 from tracer.events import Note
 from tracer.exporters.absent import FACTS, all_checks
 from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
+from tracer.exporters.traced import period_ns, traced_block
 from tracer.findings import Check, Finding
 from tracer.rank_analysis import bus_factor
 from tracer.version import VERSION
@@ -33,10 +35,15 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
         "integrity": _integrity(analysis),
         "facts": _facts(analysis),
         "window": _window(analysis),
+        "block": _block(analysis),
         "breakdown": _breakdown(analysis, level) if analysis.accounted else None,
         "steps": _steps(analysis),
         "idle": _idle(analysis, level) if analysis.accounted else None,
-        "phases": {phase.name: _phase(phase, level.devices) for phase in analysis.phases},
+        "phases": {
+            phase.name: _phase(phase, level.devices)
+            | {"period_ns": period_ns(analysis, phase.name)}
+            for phase in analysis.phases
+        },
         "modules": _modules(analysis),
         "kernels": _kernels(analysis.kernels),
         "communication": _communication(analysis, level) if analysis.accounted else None,
@@ -151,6 +158,11 @@ def _window(analysis: Analysis) -> dict[str, Any]:
         "kernels": window.kernels,
         "launches": window.launches,
     }
+
+
+def _block(analysis: Analysis) -> dict[str, int] | None:
+    block = traced_block(analysis)
+    return None if block is None else asdict(block)
 
 
 def _breakdown(analysis: Analysis, level: Level) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tracer.exporters.claims import (
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, steps_of
 from tracer.exporters.names import inert
+from tracer.exporters.traced import outside_sentence, traced_block
 from tracer.exporters.words import (
     capital,
     device_words,
@@ -44,10 +45,10 @@ _HOST_CAUSES = frozenset(IDLE_PARTS) - {"device", "profiler", "unexplained"}
 
 def verdict(analysis: Analysis) -> str:
     """Where the time went, with numbers, and what to change."""
-    if not analysis.accounted:
+    if analysis.window.wall_ns <= 0 and (analysis.accounted or traced_block(analysis) is not None):
+        sentences = [_nothing(analysis)]
+    elif not analysis.accounted:
         sentences = [_unusable(analysis)]
-    elif analysis.window.wall_ns <= 0:
-        sentences = ["Nothing in this recording took time."]
     else:
         level = main_level(analysis)
         change = change_sentence(analysis, level)
@@ -57,6 +58,15 @@ def verdict(analysis: Analysis) -> str:
         sentences = [f"As far as recorded, {small(sentences[0])}", *sentences[1:]]
         sentences.append(_partial(analysis))
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _nothing(analysis: Analysis) -> str:
+    block = traced_block(analysis)
+    if block is None:
+        return "Nothing in this recording took time."
+    light = analysis.trace.meta.detail == "light"
+    seen = "No step and no call of a model" if light else "No work of PyTorch"
+    return f"{seen} was seen in the {duration_text(block.wall_ns)} that were traced."
 
 
 def _unusable(analysis: Analysis) -> str:
@@ -187,6 +197,7 @@ def _cpu_shares(level: Level) -> list[tuple[str, int]]:
 def _caveats(analysis: Analysis, level: Level) -> list[str]:
     texts = (
         _between(analysis, level),
+        outside_sentence(analysis),
         _uneven(analysis, level),
         _second_phase(analysis),
         _unknown(level),

@@ -15,6 +15,7 @@ from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_tex
 from tracer.exporters.json_report import all_notes, device_name
 from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table, titled
 from tracer.exporters.names import inert
+from tracer.exporters.traced import block_text
 from tracer.findings import Check, Where
 
 _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
@@ -153,8 +154,9 @@ def _hanging(page: Page, text: str) -> list[Text]:
 def source_lines(page: Page, analysis: Analysis) -> list[Text]:
     """What was recorded: path, framework, device, model facts; of a live run what it could use."""
     lines = paragraph(page, page_separator(page).join(head_items(analysis)), style="dim")
-    said = page_separator(page).join(live_items(analysis))
-    return lines + (paragraph(page, said, style="dim") if said else [])
+    for said in (page_separator(page).join(live_items(analysis)), block_text(analysis)):
+        lines += paragraph(page, said, style="dim") if said else []
+    return lines
 
 
 def page_separator(page: Page) -> str:

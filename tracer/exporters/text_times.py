@@ -30,6 +30,7 @@ from tracer.exporters.layout import (
 )
 from tracer.exporters.levels import Level, has_steps, part_level, phase_levels, window_level
 from tracer.exporters.names import inert
+from tracer.exporters.traced import period_text
 from tracer.exporters.words import level_words
 
 _WORK_ORDER = ("attention", "ffn", "communication", "other")
@@ -150,7 +151,8 @@ def step_lines(page: Page, analysis: Analysis) -> list[Text]:
     lines = titled(page, "STEPS", f"{len(steps):,}: {_step_counts(analysis)}; {source}")
     if len(steps) > 1:
         lines += _step_chart(page, analysis)
-    return lines
+    period = period_text(analysis)
+    return lines + (paragraph(page, period, indent=2, style="dim") if period else [])
 
 
 def _step_counts(analysis: Analysis) -> str:

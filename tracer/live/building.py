@@ -294,8 +294,16 @@ def _meta(recorded: Recorded, meta: TraceMeta) -> TraceMeta:
             "memory": switches is not None and switches.memory,
         },
         facts={**meta.facts, **recorded.facts},
+        extra={**meta.extra, **_traced(recorded)},
         **_ranks(meta),
     )
+
+
+def _traced(recorded: Recorded) -> dict[str, Any]:
+    """When the recording began and ended: the program may have done little of what is recorded."""
+    if recorded.refused or not recorded.start_ns:
+        return {}
+    return {"traced": {"start_ns": recorded.start_ns, "end_ns": recorded.end_ns}}
 
 
 def _ranks(meta: TraceMeta) -> dict[str, Any]:
