@@ -8,12 +8,20 @@ stream and correlation, so that sums stay exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Longs, covered, merged_times, union
+from tracer.analyzers.intervals import (
+    NONE,
+    Longs,
+    Rows,
+    covered,
+    merged_times,
+    places_between,
+    union,
+)
 
 COMPUTE, COLLECTIVE, TRANSFER = 0, 1, 2
 
@@ -37,9 +45,16 @@ class Slices:
     device: NDArray[np.int32]
     start_ns: Longs
     end_ns: Longs
-    step: Longs
-    work: Longs
+    step: Rows
+    work: Rows
     charged_ns: Longs
+
+    @property
+    def busy(self) -> Slices:
+        """Those in which work runs."""
+        held = self.work != NONE
+        columns = (self.device, self.start_ns, self.end_ns, self.step, self.work, self.charged_ns)
+        return Slices(*(column[held] for column in columns))
 
 
 def cut_window(
@@ -56,63 +71,61 @@ def cut_window(
         for device in devices.tolist()
     ]
     if not pieces:
-        none = np.zeros(0, dtype=np.int64)
-        return Slices(none.astype(np.int32), none, none, none, none, none)
-    columns = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    device, start, end, step, work, charged = columns
-    return Slices(device.astype(np.int32), start, end, step, work, charged)
+        none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return Slices(rows, none, none, rows, rows, none)
+    if len(pieces) == 1:
+        return pieces[0]
+    return Slices(
+        *(np.concatenate([getattr(p, column.name) for p in pieces]) for column in fields(Slices))
+    )
 
 
 def _cut_device(
     lanes: Lanes, device: int, begin: int, end: int, step_start: Longs, step_end: Longs
-) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
-    rows = np.flatnonzero((lanes.device == device) & (lanes.end_ns > lanes.start_ns))
+) -> Slices:
+    runs = (lanes.device == device) & (lanes.end_ns > lanes.start_ns)
+    rows = np.flatnonzero(runs).astype(np.int32)
     starts = np.clip(lanes.start_ns[rows], begin, end)
     ends = np.clip(lanes.end_ns[rows], begin, end)
-    rows, starts, ends = (a[ends > starts] for a in (rows, starts, ends))
+    inside = ends > starts
+    if not inside.all():
+        rows, starts, ends = rows[inside], starts[inside], ends[inside]
     bounds = np.array([begin, end], dtype=np.int64)
     edges = merged_times(starts, np.sort(ends, kind="stable"), step_start, step_end, bounds)
     edges = edges[(edges >= begin) & (edges <= end)]
     first, last = np.searchsorted(edges, starts), np.searchsorted(edges, ends)
     place, work = _winners(first, last, lanes.work_class[rows], rows, edges.size - 1)
     charged = _share(edges, place, work, lanes)
-    return (
-        np.full(place.size, device, dtype=np.int64),
+    return Slices(
+        np.full(place.size, device, dtype=np.int32),
         edges[place],
         edges[place + 1],
-        steps_at(edges[place], step_start, step_end),
+        steps_at(edges[place], step_start, step_end).astype(np.int32),
         work,
         charged,
     )
 
 
 def _winners(
-    first: Longs, last: Longs, work_class: NDArray[np.int8], rows: Longs, count: int
-) -> tuple[Longs, Longs]:
+    first: Longs, last: Longs, work_class: NDArray[np.int8], rows: Rows, count: int
+) -> tuple[Rows, Rows]:
     """Pairs (slice, work) of the work that counts in each slice; work -1 where none runs."""
-    owner = np.full(count, NONE, dtype=np.int64)
-    pairs: list[tuple[Longs, Longs]] = []
+    owner = np.full(count, NONE, dtype=np.int32)
+    pairs: list[tuple[Rows, Rows]] = []
     for wanted in (COMPUTE, COLLECTIVE, TRANSFER):
         of_class = np.flatnonzero(work_class == wanted)
-        place, work = _expand(first[of_class], last[of_class], rows[of_class])
+        place, of = places_between(first[of_class], last[of_class])
+        work = rows[of_class][of]
         free = owner[place] == NONE
         place, work = place[free], work[free]
         pairs.append((place, work))
         owner[place] = work
-    idle = np.flatnonzero(owner == NONE)
-    pairs.append((idle, np.full(idle.size, NONE, dtype=np.int64)))
+    idle = np.flatnonzero(owner == NONE).astype(np.int32)
+    pairs.append((idle, np.full(idle.size, NONE, dtype=np.int32)))
     place = np.concatenate([p for p, _ in pairs])
     work = np.concatenate([w for _, w in pairs])
     order = np.argsort(place, kind="stable")
     return place[order], work[order]
-
-
-def _expand(first: Longs, last: Longs, rows: Longs) -> tuple[Longs, Longs]:
-    """Each row once for each slice it covers."""
-    spans = last - first
-    offset = np.repeat(np.cumsum(spans) - spans, spans)
-    place = np.arange(int(spans.sum())) - offset + np.repeat(first, spans)
-    return place, np.repeat(rows, spans)
 
 
 def _share(edges: Longs, place: Longs, work: Longs, lanes: Lanes) -> Longs:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis import PARTS
 from tracer.analyzers.accounting import Lanes, Slices
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, Rows
 
 CAUSES = PARTS["overhead"]
 CAUSE_CODE = {cause: code for code, cause in enumerate(CAUSES)}
@@ -27,12 +27,12 @@ class Gaps:
     device: NDArray[np.int32]
     start_ns: Longs
     end_ns: Longs
-    step: Longs
-    before: Longs
-    after: Longs
+    step: Rows
+    before: Rows
+    after: Rows
     cause: NDArray[np.int8]  # code into CAUSES
-    gap: Longs
-    event: Longs
+    gap: Rows
+    event: Rows
     pace_ns: int = 0  # the usual time from one launch to the next; 0 when not learned
 
 
@@ -42,7 +42,7 @@ def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:
     device, start, end = slices.device[idle], slices.start_ns[idle], slices.end_ns[idle]
     joined = np.zeros(idle.size, dtype=bool)
     joined[1:] = (start[1:] == end[:-1]) & (device[1:] == device[:-1])
-    gap = np.cumsum(~joined) - 1
+    gap = np.cumsum(~joined, dtype=np.int32) - 1
     first = np.flatnonzero(~joined)
     last = np.concatenate([first[1:] - 1, [idle.size - 1]]) if idle.size else first
     before, after = _neighbours(device[first], start[first], end[last], lanes)
@@ -56,15 +56,15 @@ def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:
         after[gap] if idle.size else gap,
         np.full(idle.size, cause, dtype=np.int8),
         gap,
-        np.full(idle.size, NONE, dtype=np.int64),
+        np.full(idle.size, NONE, dtype=np.int32),
     )
 
 
 def _neighbours(
     device: NDArray[np.int32], start: Longs, end: Longs, lanes: Lanes
-) -> tuple[Longs, Longs]:
-    before = np.full(start.size, NONE, dtype=np.int64)
-    after = np.full(start.size, NONE, dtype=np.int64)
+) -> tuple[Rows, Rows]:
+    before = np.full(start.size, NONE, dtype=np.int32)
+    after = np.full(start.size, NONE, dtype=np.int32)
     for one in np.unique(device).tolist():
         here = np.flatnonzero(device == one)
         rows = np.flatnonzero(lanes.device == one)

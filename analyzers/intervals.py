@@ -194,11 +194,12 @@ def take(values: Longs, at: Longs) -> Longs:
     return taken
 
 
-def places_between(first: Longs, last: Longs) -> tuple[Longs, Longs]:
+def places_between(first: Longs, last: Longs) -> tuple[Rows, Rows]:
     """The places from each first up to its last, itself not counted, and whose each one is."""
     counts = last - first
-    of = np.repeat(np.arange(counts.size), counts)
-    return np.arange(of.size) + (first - np.cumsum(counts) + counts)[of], of
+    of = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+    before = (first - np.cumsum(counts) + counts).astype(np.int32)
+    return np.arange(of.size, dtype=np.int32) + before[of], of
 
 
 def merged_times(*runs: Longs) -> Longs:

@@ -78,7 +78,7 @@ def understand(trace: Trace) -> Context:
         plan = replace(plan, host=told)
     slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
-    return Context(work, roles, attribution, lanes, plan, slices, gaps)
+    return Context(work, roles, attribution, lanes, plan, slices.busy, gaps)
 
 
 def lanes_of(work: Work) -> Lanes:
@@ -203,22 +203,22 @@ def _inside(lanes: Lanes, start: int, end: int) -> NDArray[np.bool_]:
 def _slices_table(context: Context) -> pd.DataFrame:
     """The window in pieces: work with its bucket, idle with its cause."""
     slices, gaps = context.slices, context.gaps
-    busy = slices.work != NONE
     idle_bucket = np.array([BUCKET_CODE["overhead", cause] for cause in CAUSES], dtype=np.int16)
     columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
-        "device": (slices.device[busy], gaps.device),
-        "start_ns": (slices.start_ns[busy], gaps.start_ns),
-        "end_ns": (slices.end_ns[busy], gaps.end_ns),
-        "step": (slices.step[busy], gaps.step),
-        "work": (slices.work[busy], np.full(gaps.device.size, NONE)),
-        "bucket": (context.attribution.bucket[slices.work[busy]], idle_bucket[gaps.cause]),
-        "charged_ns": (slices.charged_ns[busy], gaps.end_ns - gaps.start_ns),
+        "device": (slices.device, gaps.device),
+        "start_ns": (slices.start_ns, gaps.start_ns),
+        "end_ns": (slices.end_ns, gaps.end_ns),
+        "step": (slices.step, gaps.step),
+        "work": (slices.work, np.full(gaps.device.size, NONE, dtype=np.int32)),
+        "bucket": (context.attribution.bucket[slices.work], idle_bucket[gaps.cause]),
+        "charged_ns": (slices.charged_ns, gaps.end_ns - gaps.start_ns),
     }
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    order = np.argsort(joined["start_ns"], kind="stable")
-    if joined["device"].size and joined["device"].min() != joined["device"].max():
-        order = order[np.argsort(joined["device"][order], kind="stable")]
-    return make_table(TABLES["slices"], {name: values[order] for name, values in joined.items()})
+    order = np.argsort(np.concatenate(columns["start_ns"]), kind="stable")
+    device = np.concatenate(columns["device"])
+    if device.size and device.min() != device.max():
+        order = order[np.argsort(device[order], kind="stable")]
+    joined = {name: np.concatenate(parts)[order] for name, parts in columns.items()}
+    return make_table(TABLES["slices"], joined)
 
 
 def _charged(slices: pd.DataFrame, size: int) -> Longs:

@@ -1,7 +1,7 @@
 """What was found out about a trace: the one result that text, JSON, HTML, TUI and OTLP read.
 
-Tables point at each other by row number; -1 means none. Every number is computed once, here
-upstream of all outputs.
+Tables point at each other by row number; -1 means none. The large ones keep 32 bits of it. Every
+number is computed once, here upstream of all outputs.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         # What can fill time: each kernel, copy and set of the recording; on a CPU-only recording
         # each leaf operator. In order of events.
         "work": {
-            "event": "int64",
+            "event": "int32",
             "device": "int32",
             "work_class": "text",  # compute, collective, transfer
-            "launch": "int64",  # event of the runtime call that launched it
-            "operator": "int64",  # event of the innermost operator around the launch
-            "module": "int64",  # row of `modules`
-            "step": "int64",  # row of `steps`; -1: in no step
+            "launch": "int32",  # event of the runtime call that launched it
+            "operator": "int32",  # event of the innermost operator around the launch
+            "module": "int32",  # row of `modules`
+            "step": "int32",  # row of `steps`; -1: in no step
             "bucket": "int16",  # code into BUCKETS
             "how": "text",
             "confidence": "float64",
@@ -115,8 +115,8 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "device": "int32",
             "start_ns": "int64",
             "end_ns": "int64",
-            "step": "int64",  # row of `steps`; -1: between steps
-            "work": "int64",  # row of `work`; -1: idle
+            "step": "int32",  # row of `steps`; -1: between steps
+            "work": "int32",  # row of `work`; -1: idle
             "bucket": "int16",
             "charged_ns": "int64",
         },
@@ -126,12 +126,12 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "device": "int32",
             "start_ns": "int64",
             "end_ns": "int64",
-            "step": "int64",
-            "before": "int64",
-            "after": "int64",
+            "step": "int32",
+            "before": "int32",
+            "after": "int32",
             "cause": "text",  # a part of overhead
-            "gap": "int64",
-            "event": "int64",  # the host event that is the cause
+            "gap": "int32",
+            "event": "int32",  # the host event that is the cause
         },
         # Module tree. role: DESIGN 5. device_ns: charged time of its work and its children's.
         "modules": {

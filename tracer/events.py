@@ -471,12 +471,26 @@ class Trace:
 
     def named(self, test: Callable[[str], object], *kinds: str) -> NDArray[np.bool_]:
         """Which events of these kinds have a name that passes the test."""
-        names = self.names_matching(test)
-        codes = np.flatnonzero(names).tolist()
-        if len(codes) > _FEW_NAMES:
-            return names.take(self.name_codes) & self.of_kind(*kinds)
-        found = _any_of(self.name_codes, codes)
-        return found & self.of_kind(*kinds) if codes else found
+        asked = np.flatnonzero(self.names_of(*kinds)).tolist()
+        passing = [code for code in asked if test(self.names[code])]
+        if not passing:
+            return np.zeros(len(self.events), dtype=bool)
+        if len(passing) > _FEW_NAMES:
+            passes = np.zeros(len(self.names), dtype=bool)
+            passes[passing] = True
+            return passes.take(self.name_codes) & self.of_kind(*kinds)
+        return _any_of(self.name_codes, passing) & self.of_kind(*kinds)
+
+    def names_of(self, *kinds: str) -> NDArray[np.bool_]:
+        """For each distinct name whether an event of one of these kinds has it."""
+        codes = [KIND_CODE[kind] for kind in kinds]
+        return np.asarray(self._names_by_kind[codes].any(axis=0))
+
+    @cached_property
+    def _names_by_kind(self) -> NDArray[np.bool_]:
+        pairs = self.name_codes.astype(np.int64) * len(KINDS) + self.kind_codes
+        counts = np.bincount(pairs, minlength=len(self.names) * len(KINDS))
+        return counts.reshape(-1, len(KINDS)).T > 0
 
     @cached_property
     def device_rows(self) -> NDArray[np.int64]:

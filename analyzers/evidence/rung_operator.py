@@ -23,11 +23,12 @@ def by_operator(work: Work, roles: Roles, out: Attribution) -> None:
 def operator_buckets(work: Work) -> NDArray[np.int16]:
     """Bucket by the innermost operator or range around the launch that says something; for
     backward work by its forward operator as well."""
-    trace, host = work.trace, work.host
-    told = np.array([_told_by(name) for name in trace.names], dtype=np.int16)
-    ranges = host.of_kind("operator") | host.of_kind("annotation")
-    speaking = (told[trace.name_codes] != OPEN) & ranges if told.size else ranges & False
-    nearest = host.nearest(speaking)
+    trace = work.trace
+    told = np.full(len(trace.names), OPEN, dtype=np.int16)
+    ranges = np.flatnonzero(trace.names_of("operator", "annotation")).tolist()
+    told[ranges] = [_told_by(trace.names[code]) for code in ranges]
+    speaking = (told != OPEN).take(trace.name_codes) & trace.of_kind("operator", "annotation")
+    nearest = work.host.nearest(speaking)
     out = np.full(work.event.size, OPEN, dtype=np.int16)
     for site in (work.site, work.operator, work.forward):
         found = take(nearest, site)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.events import Trace
@@ -76,6 +77,15 @@ class Arguments:
     def values(self, row: int) -> tuple[str, ...]:
         """The value of each argument that is a plain one, as text."""
         return tuple(map(str, _parsed(self._text("concrete_inputs", row))))
+
+    def passing(self, test: Callable[[tuple[str, ...]], bool], rows: Longs) -> NDArray[np.bool_]:
+        """Whether the types of the arguments in each of these rows pass the test."""
+        types = self.trace.table("shapes")["input_types"]
+        passes = [test(tuple(map(str, _parsed(str(text))))) for text in types.cat.categories]
+        # What was not recorded finds the last one.
+        known = np.array([*passes, False], dtype=bool)
+        passed: NDArray[np.bool_] = known[np.append(types.cat.codes.to_numpy(), NONE)[rows]]
+        return passed
 
     def distinct(self, rows: Iterable[int]) -> list[str]:
         """The distinct texts of the shapes in these rows, in order."""

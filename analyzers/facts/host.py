@@ -64,8 +64,8 @@ class Host:
         return slice(*np.searchsorted(threads, [thread, thread + 1]).tolist())
 
     @cached_property
-    def _nowhere(self) -> Rows:
-        """What no event lies in. Most of what is asked for does not occur in a recording."""
+    def nowhere(self) -> Rows:
+        """-1 for each event: most of what is asked for does not occur in a recording."""
         none = np.full(len(self.trace.events), NONE, dtype=np.int32)
         none.flags.writeable = False
         return none
@@ -73,13 +73,13 @@ class Host:
     def nearest(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each event the innermost host row around it, itself counted, that is wanted."""
         if not wanted.any():
-            return self._nowhere
+            return self.nowhere
         return self._to_events(self.forest.nearest(wanted[self.rows]))
 
     def outermost(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each event the outermost host row around it, itself counted, that is wanted."""
         if not wanted.any():
-            return self._nowhere
+            return self.nowhere
         return self._to_events(self.forest.outermost(wanted[self.rows]))
 
     def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
@@ -169,6 +169,8 @@ class Host:
         Joined by sequence number: the forward operator with that number that began last. A node
         that accumulates a gradient has none and follows the node evaluated before it."""
         sequences = self.trace.table("sequences")
+        if not len(sequences):
+            return self.nowhere
         event = sequences["event"].to_numpy()
         number = sequences["sequence"].to_numpy()
         backward = sequences["forward_thread"].to_numpy() > 0

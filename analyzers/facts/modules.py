@@ -53,7 +53,7 @@ def read_modules(trace: Trace, host: Host) -> ModuleTree:
         return _with_paths(_from_frames(trace, host, frames), _told_elsewhere(trace))
     if _told_elsewhere(trace):
         return _from_ranges(trace, host)
-    none = np.full(len(trace.events), NONE, dtype=np.int32)
+    none = host.nowhere
     return ModuleTree([], [], none[:0], none, none, none, frozenset(), none[:0])
 
 

@@ -64,11 +64,11 @@ class Learned:
 class Pieces:
     """Parts of gaps: the piece of idle each came from, its bounds, cause and causing event."""
 
-    source: Longs
+    source: Rows
     start_ns: Longs
     end_ns: Longs
     cause: NDArray[np.int8]
-    event: Longs
+    event: Rows
 
 
 def explain_idle(context: Context) -> Gaps:
@@ -80,7 +80,7 @@ def explain_idle(context: Context) -> Gaps:
         view.whole(view.device_side & view.behind_unseen, UNEXPLAINED),
         *view.host_late(),
     ]
-    return _merged(context.gaps, _join(parts), view.learned.pace_ns)
+    return _merged(context.gaps, parts, view.learned.pace_ns)
 
 
 class GapView:
@@ -254,7 +254,7 @@ class GapView:
 
     def whole(self, chosen: NDArray[np.bool_], cause: int) -> Pieces:
         """These pieces as they are, with one cause."""
-        source = np.flatnonzero(chosen)
+        source = _rows_of(chosen)
         return Pieces(
             source,
             self.gaps.start_ns[source],
@@ -265,12 +265,12 @@ class GapView:
 
     def host_late(self) -> list[Pieces]:
         """Pieces before a launch that came late: what the thread did until it, then the call."""
-        source = np.flatnonzero(self.late)
+        source = _rows_of(self.late)
         start, end = self.gaps.start_ns[source], self.gaps.end_ns[source]
         split = np.clip(self.launch_start[source], start, end)
         waiting = _bounded(source, start, split)
         calling = _bounded(source, split, end)
-        return [self._by_owner(waiting), *self._in_call(calling)]
+        return [*self._by_owner(waiting), *self._in_call(calling)]
 
     def _in_call(self, piece: Pieces) -> list[Pieces]:
         """From the start of the launch call on: up to its usual latency the launch, then whatever
@@ -289,7 +289,8 @@ class GapView:
         call = replace(piece, start_ns=split, end_ns=over, cause=during, event=launch)
         beyond = np.where(self.behind_unseen[piece.source], UNEXPLAINED, DEVICE)
         rest = np.where(soon, first, beyond).astype(np.int8)
-        return [head, self._loading(call), replace(piece, start_ns=over, cause=rest, event=launch)]
+        after = replace(piece, start_ns=over, cause=rest, event=launch)
+        return [_lasting(head), self._loading(_lasting(call)), _lasting(after)]
 
     def _nodes(self, launch: Longs) -> Longs:
         """Device rows of each launch."""
@@ -310,23 +311,20 @@ class GapView:
         cause = np.where(flushed, PROFILER, np.where(loaded, COMPILE, piece.cause))
         return replace(piece, cause=cause.astype(np.int8))
 
-    def _by_owner(self, piece: Pieces) -> Pieces:
+    def _by_owner(self, piece: Pieces) -> list[Pieces]:
         """Cut each piece where the innermost host row of its thread changes, and name the cause
         of each part by that row."""
         threads = self._threads(piece.source)
-        return _join(
-            [
-                self._of_thread(_chosen(piece, threads == thread), thread)
-                for thread in np.unique(threads).tolist()
-            ]
-        )
+        return [
+            self._of_thread(_chosen(piece, threads == thread), thread)
+            for thread in np.unique(threads).tolist()
+        ]
 
-    def _threads(self, source: Longs) -> NDArray[np.int64]:
+    def _threads(self, source: Rows) -> NDArray[np.int32]:
         """The thread whose lateness each piece waited for: of its launch, else of its step, else
         the one that launched most."""
-        of_event = self.trace.events["thread"].to_numpy().astype(np.int64)
-        thread = take(of_event, self.launch[source])
-        of_step = np.array([s.thread for s in self.context.plan.host], dtype=np.int64)
+        thread = take(self.trace.events["thread"].to_numpy(), self.launch[source])
+        of_step = np.array([s.thread for s in self.context.plan.host], dtype=np.int32)
         thread = np.where(thread == NONE, take(of_step, self.gaps.step[source]), thread)
         return np.where(thread == NONE, self.main, thread)
 
@@ -400,13 +398,13 @@ def _walked(view: GapView, places: slice, lasts: NDArray[np.bool_]) -> tuple[Lon
     what it passed before."""
     host, trace = view.host, view.trace
     rows, depth = host.rows[places][lasts], host.forest.depth[places][lasts]
-    passed = np.append(0, np.cumsum(lasts))
-    enter = 2 * np.arange(rows.size) - depth
-    leave = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth - 1
+    passed = np.cumsum(np.append(False, lasts), dtype=np.int32)
+    enter = 2 * np.arange(rows.size, dtype=np.int32) + 1 - depth
+    leave = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth
     time = np.full(2 * rows.size + 1, np.iinfo(np.int64).min)
     owner = np.full(time.size, NONE, dtype=np.int32)
-    time[enter + 1], owner[enter + 1] = trace.start_ns[rows], rows
-    time[leave + 1], owner[leave + 1] = trace.end_ns[rows], host.parent[rows]
+    time[enter], owner[enter] = trace.start_ns[rows], rows
+    time[leave], owner[leave] = trace.end_ns[rows], host.parent[rows]
     return time, owner
 
 
@@ -544,7 +542,11 @@ def _forced(
     return start, owner, cause
 
 
-def _bounded(source: Longs, start: Longs, end: Longs) -> Pieces:
+def _rows_of(chosen: NDArray[np.bool_]) -> Rows:
+    return np.flatnonzero(chosen).astype(np.int32)
+
+
+def _bounded(source: Rows, start: Longs, end: Longs) -> Pieces:
     keep = end > start
     size = int(keep.sum())
     return Pieces(
@@ -552,11 +554,17 @@ def _bounded(source: Longs, start: Longs, end: Longs) -> Pieces:
         start[keep],
         end[keep],
         np.full(size, UNEXPLAINED, dtype=np.int8),
-        np.full(size, NONE, dtype=np.int64),
+        np.full(size, NONE, dtype=np.int32),
     )
 
 
+def _lasting(piece: Pieces) -> Pieces:
+    return _chosen(piece, piece.end_ns > piece.start_ns)
+
+
 def _chosen(piece: Pieces, keep: NDArray[np.bool_]) -> Pieces:
+    if keep.all():
+        return piece
     return Pieces(
         piece.source[keep],
         piece.start_ns[keep],
@@ -566,22 +574,16 @@ def _chosen(piece: Pieces, keep: NDArray[np.bool_]) -> Pieces:
     )
 
 
-def _join(parts: list[Pieces]) -> Pieces:
-    if not parts:
-        return _bounded(*(np.zeros(0, dtype=np.int64),) * 3)
-    columns = [
-        np.concatenate([getattr(part, name) for part in parts])
-        for name in ("source", "start_ns", "end_ns", "cause", "event")
-    ]
-    return _chosen(Pieces(*columns), columns[2] > columns[1])
-
-
-def _merged(gaps: Gaps, pieces: Pieces, pace_ns: int) -> Gaps:
+def _merged(gaps: Gaps, parts: list[Pieces], pace_ns: int) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined."""
-    order = np.argsort(pieces.start_ns, kind="stable")  # which merges parts that are in order
-    order = order[np.argsort(gaps.device[pieces.source[order]].astype(np.int16), kind="stable")]
-    source, start, end = pieces.source[order], pieces.start_ns[order], pieces.end_ns[order]
-    cause, event = pieces.cause[order], pieces.event[order]
+
+    def joined(column: str) -> Any:
+        return np.concatenate([getattr(part, column) for part in parts])
+
+    start, source = joined("start_ns"), joined("source")
+    order = np.argsort(start, kind="stable")  # which merges parts that are in order
+    order = order[np.argsort(gaps.device[source[order]].astype(np.int16), kind="stable")]
+    source, cause, event = source[order], joined("cause")[order], joined("event")[order]
     new = np.ones(source.size, dtype=bool)
     new[1:] = (source[1:] != source[:-1]) | (cause[1:] != cause[:-1]) | (event[1:] != event[:-1])
     first = np.flatnonzero(new)
@@ -589,8 +591,8 @@ def _merged(gaps: Gaps, pieces: Pieces, pace_ns: int) -> Gaps:
     kept = source[first]
     return Gaps(
         gaps.device[kept],
-        start[first],
-        end[last],
+        start[order[first]],
+        joined("end_ns")[order[last]],
         gaps.step[kept],
         gaps.before[kept],
         gaps.after[kept],

@@ -115,8 +115,7 @@ def _narrow_copies(work: Work) -> NDArray[np.bool_]:
     found = np.zeros(work.event.size, dtype=bool)
     arguments = Arguments(work.trace)
     rows = np.flatnonzero(copies)
-    at = arguments.rows(work.operator[rows])
-    found[rows] = [_widens(arguments.types(row)) for row in at.tolist()]
+    found[rows] = arguments.passing(_widens, arguments.rows(work.operator[rows]))
     return found
 
 
