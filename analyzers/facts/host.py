@@ -225,7 +225,8 @@ def link_launches(host: Host) -> Launches:
     launch[work] = _join(correlation, np.flatnonzero(launching), np.flatnonzero(runtime), work)
     operator = take(host.operator, launch)
     missing = work[operator[work] == NONE]
-    operator[missing] = _by_external_id(trace, host, missing)
+    if missing.size:
+        operator[missing] = _by_external_id(trace, host, missing)
     return Launches(launch, operator, launching, graph)
 
 
@@ -233,9 +234,10 @@ def _join(correlation: Longs, launching: Longs, runtime: Longs, work: Longs) -> 
     """A call that launches is preferred to another that carries the same correlation."""
     found = np.full(work.size, NONE, dtype=np.int64)
     for candidates in (launching, runtime):
-        left = found == NONE
-        at = lookup(correlation[candidates], correlation[work[left]])
-        found[left] = take(candidates, at)
+        left = np.flatnonzero(found == NONE)
+        if left.size:
+            at = lookup(correlation[candidates], correlation[work[left]])
+            found[left] = take(candidates, at)
     return found
 
 

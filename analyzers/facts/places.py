@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+import pandas as pd
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
@@ -56,11 +57,12 @@ class Places:
         self.work = work
         self.trace, self.host = work.trace, work.host
         self.has_frames = bool(len(self.trace.table("frames")))
+
+    @cached_property
+    def _sites(self) -> pd.DataFrame:
         sites = self.trace.table("host_sites")
         order = np.argsort(sites["time_ns"].to_numpy(), kind="stable")
-        self._sites = sites.iloc[order].reset_index(drop=True)
-        self._site_times: Longs = self._sites["time_ns"].to_numpy()
-        self._tids = self.trace.table("threads")["tid"].tolist()
+        return sites.iloc[order].reset_index(drop=True)
 
     def of(self, event: int) -> Where:
         """The innermost user frame around a host event, its module and its outermost operator."""
@@ -107,12 +109,16 @@ class Places:
         """A line that the recorder's hook saw for the operator around this event, on its thread:
         the framework warns right after an operator that waited, a watched call is noted right
         before it."""
+        if not len(self._sites):
+            return None
         operator = int(self.host.outer_operator[event])
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
-        thread = int(self._tids[int(self.trace.events["thread"].iloc[around])])
-        first = int(np.searchsorted(self._site_times, start - _CALL_BEFORE_NS))
-        last = int(np.searchsorted(self._site_times, end + _WARNED_AFTER_NS))
+        tids = self.trace.table("threads")["tid"]
+        thread = int(tids.iloc[int(self.trace.events["thread"].iloc[around])])
+        times = self._sites["time_ns"].to_numpy()
+        first = int(np.searchsorted(times, start - _CALL_BEFORE_NS))
+        last = int(np.searchsorted(times, end + _WARNED_AFTER_NS))
         rows = self._sites.iloc[first:last]
         rows = rows[rows["thread"].isin([thread, NONE])]
         called = rows[(rows["cause"] == "called") & (rows["time_ns"] <= end)]

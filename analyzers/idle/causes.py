@@ -148,12 +148,11 @@ class GapView:
     @cached_property
     def launches_inside(self) -> NDArray[np.bool_]:
         """Host rows that hold a launch."""
+        rows, stop = self.host.rows, self.host.forest.stop
+        launches = np.append(False, self.context.work.launches.launching[rows])
+        before = np.cumsum(launches, dtype=np.int32)
         marked = np.zeros(len(self.trace.events), dtype=bool)
-        rows = np.flatnonzero(self.context.work.launches.launching)
-        while rows.size:
-            rows = np.unique(self.host.parent[rows])
-            rows = rows[(rows != NONE) & ~marked[np.maximum(rows, 0)]]
-            marked[rows] = True
+        marked[rows[before[stop] > before[1:]]] = True
         return marked
 
     @cached_property
@@ -188,6 +187,8 @@ class GapView:
         """The next work was launched before the recording, so the host was in time: it runs before
         all whose launch is known, or its correlation is older than that of every call."""
         work = self.context.work
+        if not work.orphaned.any():
+            return np.zeros(self.launch.size, dtype=bool)
         starts = self.trace.start_ns[work.event]
         correlation = self.trace.events["correlation"].to_numpy()
         calls = correlation[work.launches.launching]
@@ -384,35 +385,38 @@ def _coalesced(
 def _timeline(view: GapView, thread: int) -> tuple[Longs, Rows]:
     """Times at which the innermost row of a thread changes, and the row from there on."""
     places = view.host.places_of(thread)
-    rows = view.host.rows[places]
-    lasts = view.trace.end_ns[rows] > view.trace.start_ns[rows]
-    time, owner = _walked(view, places, lasts)
+    time, owner = _walked(view, places)
     if (time[1:] < time[:-1]).any():  # rows that overlap and do not nest
-        time, owner = _in_turn(view, places, lasts)
+        time, owner = _in_turn(view, places)
     last = np.append(time[1:] != time[:-1], True)
     return time[last], owner[last]
 
 
-def _walked(view: GapView, places: slice, lasts: NDArray[np.bool_]) -> tuple[Longs, Rows]:
+def _walked(view: GapView, places: slice) -> tuple[Longs, Rows]:
     """A walk down the trees enters and leaves each row that lasts: where in the walk follows from
     what it passed before."""
-    host, trace = view.host, view.trace
-    rows, depth = host.rows[places][lasts], host.forest.depth[places][lasts]
+    host = view.host
+    every = host.rows[places]
+    lasts = view.trace.end_ns[every] > view.trace.start_ns[every]
+    rows, depth = every[lasts], host.forest.depth[places][lasts]
+    stop = host.forest.stop[places][lasts]
     passed = np.cumsum(np.append(False, lasts), dtype=np.int32)
     enter = 2 * np.arange(rows.size, dtype=np.int32) + 1 - depth
-    leave = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth
+    leave = 2 * passed[stop - places.start] - depth
     time = np.full(2 * rows.size + 1, np.iinfo(np.int64).min)
     owner = np.full(time.size, NONE, dtype=np.int32)
-    time[enter], owner[enter] = trace.start_ns[rows], rows
-    time[leave], owner[leave] = trace.end_ns[rows], host.parent[rows]
+    time[enter], owner[enter] = view.trace.start_ns[rows], rows
+    time[leave], owner[leave] = view.trace.end_ns[rows], host.parent[rows]
     return time, owner
 
 
-def _in_turn(view: GapView, places: slice, lasts: NDArray[np.bool_]) -> tuple[Longs, Rows]:
+def _in_turn(view: GapView, places: slice) -> tuple[Longs, Rows]:
     """The same by time: at one time the ends come first, the inner before the outer, then the
     starts, the outer first."""
     host, trace = view.host, view.trace
-    rows, depth = host.rows[places][lasts], host.forest.depth[places][lasts]
+    rows, depth = host.rows[places], host.forest.depth[places]
+    lasts = trace.end_ns[rows] > trace.start_ns[rows]
+    rows, depth = rows[lasts], depth[lasts]
     ends = np.lexsort((-depth, trace.end_ns[rows]))
     before = np.iinfo(np.int64).min
     time = np.concatenate([[before], trace.end_ns[rows[ends]], trace.start_ns[rows]])

@@ -88,6 +88,7 @@ class Cutter:
     gathers: bool = True  # an embedding gather marks a new pass
     choices: bool = True  # so does a chosen token or a loss
     convolutions: bool = True
+    known: dict[bytes, tuple[int, int] | None] = field(default_factory=dict)
 
     def split(self, text: bytes, at: int) -> tuple[int, int] | None:
         """End of the old pass and begin of the new one, relative to the piece at `at`."""
@@ -98,7 +99,13 @@ class Cutter:
         return self.soft_split(text)
 
     def soft_split(self, text: bytes) -> tuple[int, int] | None:
-        """The same by what ran: an embedding gather, a chosen token, a loss, convolutions."""
+        """The same by what ran, for each text once."""
+        if text not in self.known:
+            self.known[text] = self._soft_split(text)
+        return self.known[text]
+
+    def _soft_split(self, text: bytes) -> tuple[int, int] | None:
+        """An embedding gather, a chosen token, a loss, convolutions."""
         chosen = _CHOICE.match(text) if self.choices else None
         start = chosen.end() if chosen else 0
         gather = text.find(b"E", start) if chosen else _gather(text)
@@ -342,15 +349,15 @@ def _left(length: int) -> Painted:
 
 def _pattern(pieces: Sequence[Painted]) -> LayerPattern:
     """The most common pass; its blocks by kind."""
-    passes: list[Counter[str]] = [Counter()]
+    passes: list[list[str]] = [[]]
     repeated = blocks = 0
     for piece in pieces:
         if piece.opens and passes[-1]:
-            passes.append(Counter())
-        passes[-1].update(piece.kinds)
+            passes.append([])
+        passes[-1] += piece.kinds
         blocks += bool(piece.kinds)
         repeated += bool(piece.kinds) and piece.repeats
-    common = Counter(tuple(sorted(found.items())) for found in passes if found)
+    common = Counter(tuple(sorted(Counter(found).items())) for found in passes if found)
     kinds = max(common, key=lambda k: (common[k] * sum(n for _, n in k), k))
     calls = sum(n for _, n in kinds)
     fed = sum(n for kind, n in kinds if "+" in kind)

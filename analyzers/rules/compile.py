@@ -54,6 +54,8 @@ def _regions(context: Context) -> set[str]:
 def _of_what_ran(context: Context, analysis: Analysis) -> pd.DataFrame:
     """What the compiler did in this recording, and before it for the code that ran here."""
     events = context.work.trace.table("compile_events")
+    if not len(events):
+        return events
     earlier = events["end_ns"].to_numpy() < analysis.window.start_ns
     ran = events["compile_id"].isin(list(_regions(context))).to_numpy()
     lasting = events["kind"].isin(["graph_break", "cudagraph_skip"]).to_numpy()
@@ -71,6 +73,8 @@ def _grouped(events: pd.DataFrame, kind: str, judge: Judge) -> list[Finding | No
     """A finding for each place and, of breaks and skips, each reason."""
     mine = events[(events["kind"] == kind).to_numpy()]
     keys = ["file", "line", "function", *(["reason"] if kind != "recompile" else [])]
+    if not len(mine):
+        return []
     groups = mine.groupby(keys, observed=True, sort=False)
     return [judge(rows) for _, rows in groups]
 

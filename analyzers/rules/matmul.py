@@ -40,8 +40,8 @@ def judge_matmul(context: Context, analysis: Analysis) -> RuleResult:
         RULE,
         [
             finding
-            for cause in CAUSES
-            for finding in _by_place(context, analysis, cause, np.flatnonzero(causes == cause))
+            for code, cause in enumerate(CAUSES)
+            for finding in _by_place(context, analysis, cause, np.flatnonzero(causes == code))
         ],
     )
     return RuleResult(findings, (_check(context, findings),), notes)

@@ -73,7 +73,8 @@ def _idle_computation(context: Context) -> Longs:
     # A compiler's trials on tensors without data launch nothing either.
     computing = trace.named(lambda name: name in _COMPUTING, "operator") & ~host.compiling
     outer = host.outermost(computing)
-    rows = np.flatnonzero(computing & (outer == np.arange(outer.size)))
+    rows = np.flatnonzero(computing)
+    rows = rows[outer[rows] == rows]
     holds = np.zeros(outer.size, dtype=bool)
     holders = take(outer, np.flatnonzero(host.of_kind("runtime")))
     holds[holders[holders != NONE]] = True

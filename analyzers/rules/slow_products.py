@@ -44,21 +44,23 @@ _THIN = 8
 _RANK, _RANK_FACTOR = 256, 4
 
 
-def causes_of(context: Context) -> NDArray[np.object_]:
-    """For each piece of work the first cause that fits; "" for what is no slow product. Products
-    of a slow attention belong to it; the angles of a rotary embedding, and what is over as soon as
-    any product could be, are not slow."""
+def causes_of(context: Context) -> NDArray[np.int8]:
+    """For each piece of work the first of CAUSES that fits; -1 for what is no slow product.
+
+    Products of a slow attention belong to it; the angles of a rotary embedding, and what is over
+    as soon as any product could be, are not slow."""
     work = context.work
     major = nvidia_generation(work.trace)
     _, in_attention = slow_rows(work)
-    by_name = np.array([_cause_of(name, major) for name in work.names], dtype=object)
-    causes = by_name[work.name_code]
+    codes = {cause: code for code, cause in enumerate(CAUSES)}
+    by_name = [codes.get(_cause_of(name, major), NONE) for name in work.names]
+    causes = np.array(by_name, dtype=np.int8)[work.name_code]
     convolves = work.trace.names_matching(lambda name: "conv" in name.lower())
     in_convolution = convolves[work.trace.name_codes[np.maximum(work.operator, 0)]]
-    causes[in_attention | ~work.is_kernel | (in_convolution & (work.operator != NONE))] = ""
-    causes[context.attribution.bucket == _ROTARY] = ""
-    causes[work.trace.events["duration_ns"].to_numpy()[work.event] < SHORTEST_NS] = ""
-    causes[_thin(work, np.flatnonzero(causes != ""))] = ""
+    causes[in_attention | ~work.is_kernel | (in_convolution & (work.operator != NONE))] = NONE
+    causes[context.attribution.bucket == _ROTARY] = NONE
+    causes[work.trace.events["duration_ns"].to_numpy()[work.event] < SHORTEST_NS] = NONE
+    causes[_thin(work, np.flatnonzero(causes != NONE))] = NONE
     return causes
 
 

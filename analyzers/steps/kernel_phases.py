@@ -52,7 +52,9 @@ def phases_by_kernels(
     if work.cpu_only or not open_steps:
         return list(steps)
     seen = _Seen(work, out.bucket, _blocks(work))
-    rows = {i: np.flatnonzero(work_step == i) for i in open_steps}
+    order = np.argsort(work_step, kind="stable")
+    bounds = np.searchsorted(work_step[order], np.arange(len(steps) + 1))
+    rows = {i: order[bounds[i] : bounds[i + 1]] for i in open_steps}
     usual = Counter(rows[i].size for i in open_steps)
     return [
         _told(seen, step, rows[i], usual[rows[i].size] > 1) if i in rows else step

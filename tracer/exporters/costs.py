@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from tracer.analysis import Analysis
 from tracer.exporters.levels import Level
 from tracer.findings import SEVERITIES, Finding
@@ -41,10 +43,11 @@ class Cost:
 
 def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     """The finding with the number of steps it is a mean of."""
-    phases = analysis.steps["phase"]
+    phases = analysis.steps["phase"].array
     touched = [step for step in finding.steps if 0 <= step < len(phases)]
-    names = frozenset(map(str, phases.iloc[touched].tolist()))
-    alike = phases.isin(list(names)).to_numpy()
+    codes = np.unique(phases.codes[touched])
+    names = frozenset(str(phases.categories[code]) for code in codes.tolist())
+    alike = np.isin(phases.codes, codes)
     steady = alike & ~analysis.steps["warmup"].to_numpy()
     chosen = steady if bool(steady[touched].all()) else alike
     lasting = int(analysis.steps["wall_ns"].to_numpy()[chosen].sum())
