@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,32 +85,36 @@ def nest(start: Longs, end: Longs, thread: NDArray[np.int32]) -> Forest:
     """Nest rows that are ordered by thread, then by start, the longer first, each within its
     thread.
 
-    Touching rows are neighbours; a row of no length lies inside what begins with it.
+    The parent is the last row before that has not ended. Touching rows are neighbours; a row of no
+    length lies inside what begins with it.
     """
-    parent = np.full(start.size, NONE, dtype=np.int32)
-    depth = np.zeros(start.size, dtype=np.int32)
-    bounds = np.flatnonzero(thread[1:] != thread[:-1]) + 1
-    for first, last in pairwise([0, *bounds.tolist(), start.size]):
-        local, depth[first:last] = _nest_thread(start[first:last], end[first:last])
-        parent[first:last] = np.where(local == NONE, NONE, local + first)
-    return Forest(parent, depth)
-
-
-def _nest_thread(start: Longs, end: Longs) -> tuple[Rows, Rows]:
-    """Depth is how many began before and have not ended; the parent is the last one less deep."""
     # Doubled times leave room to put an end before a start at the same time, but not before the
-    # start of the row itself. Ends are nearly in order, which a stable sort makes use of.
-    ends = np.sort(np.where(end > start, 2 * end - 1, 2 * end), kind="stable")
-    ended = np.searchsorted(ends, 2 * start, side="left")
-    depth = np.arange(start.size, dtype=np.int32) - ended.astype(np.int32)
-    parent = np.full(start.size, NONE, dtype=np.int32)
-    for above, level in pairwise(_levels(depth)):
-        parent[level] = above[np.searchsorted(above, level) - 1]
-    finish = end[parent]
-    inside = (finish > start) | ((finish == start) & (end == start))
-    if not bool((inside | (parent == NONE)).all()):
-        return _nest_by_stack(start, end)
-    return parent, depth
+    # start of the row itself.
+    begin, finish = 2 * start, np.where(end > start, 2 * end - 1, 2 * end)
+    parent = np.arange(-1, start.size - 1, dtype=np.int32)
+    first = np.append(True, thread[1:] != thread[:-1])[: start.size]
+    parent[first] = NONE
+    left = np.flatnonzero((finish[:-1] < begin[1:]) & ~first[1:]).astype(np.int32) + 1
+    at, begin = parent[left], begin[left]
+    while left.size:
+        # What ended before the row before began has ended, too: on to the one that holds it.
+        at = parent.take(at)
+        parent[left] = at
+        ended = np.flatnonzero((finish.take(at) < begin) & (at != NONE))
+        left, at, begin = left.take(ended), at.take(ended), begin.take(ended)
+    return Forest(parent, _depths(parent))
+
+
+def _depths(parent: Rows) -> Rows:
+    """How many rows lie around each one, counted in steps that double."""
+    depth: Rows = (parent != NONE).astype(np.int32)
+    above = parent.copy()
+    left = np.flatnonzero(above != NONE)
+    while left.size:
+        holder = above.take(left)
+        depth[left], above[left] = depth.take(left) + depth.take(holder), above.take(holder)
+        left = left[above.take(left) != NONE]
+    return depth
 
 
 def _levels(depth: Rows) -> list[Rows]:
@@ -121,20 +124,6 @@ def _levels(depth: Rows) -> list[Rows]:
     short = depth.astype(np.int16) if deepest <= np.iinfo(np.int16).max else depth
     order = np.argsort(short, kind="stable").astype(np.int32)
     return np.split(order, np.cumsum(np.bincount(depth))[:-1])
-
-
-def _nest_by_stack(start: Longs, end: Longs) -> tuple[Rows, Rows]:
-    """The same one row at a time, for threads whose rows overlap without nesting."""
-    parent, depth = np.full(start.size, NONE, dtype=np.int32), np.zeros(start.size, dtype=np.int32)
-    finish = np.where(end > start, 2 * end - 1, 2 * end).tolist()
-    stack: list[tuple[int, int]] = []
-    for row, begin in enumerate(start.tolist()):
-        while stack and stack[-1][0] < 2 * begin:
-            stack.pop()
-        if stack:
-            parent[row], depth[row] = stack[-1][1], len(stack)
-        stack.append((finish[row], row))
-    return parent, depth
 
 
 def union(start: Longs, end: Longs) -> tuple[Longs, Longs]:
@@ -200,6 +189,25 @@ def places_between(first: Longs, last: Longs) -> tuple[Rows, Rows]:
     of = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
     before = (first - np.cumsum(counts) + counts).astype(np.int32)
     return np.arange(of.size, dtype=np.int32) + before[of], of
+
+
+def distinct(*columns: NDArray[Any]) -> tuple[Longs, Longs]:
+    """The distinct tuples of some columns in order, each by the first row that has it, and for each
+    row which of them it has. One number for a tuple sorts far sooner than the tuple."""
+    key: NDArray[np.int64] = np.zeros(columns[0].size, dtype=np.int64)
+    width = 1
+    for column in columns:
+        values = column.astype(np.int64)
+        low, high = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        if width * (high - low + 1) > _MOST_KEYS:
+            key, values = (np.unique(v, return_inverse=True)[1] for v in (key, values))
+            low, high, width = 0, int(values.max()), int(key.max()) + 1
+        key, width = key * (high - low + 1) + (values - low), width * (high - low + 1)
+    _, first, of = np.unique(key, return_index=True, return_inverse=True)
+    return first, of
+
+
+_MOST_KEYS = 2**62
 
 
 def merged_times(*runs: Longs) -> Longs:

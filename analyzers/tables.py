@@ -14,7 +14,7 @@ from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.facts.modules import ModuleTree
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, take
 from tracer.events import make_table, text_column
 
 Flags = NDArray[np.bool_]
@@ -125,10 +125,10 @@ def _made_from(work: Work, rows: Longs, place: Longs, size: int) -> tuple[list[s
     """JSON lists of the modules and of the operators behind each kernel of compiled code."""
     modules: list[dict[str, None]] = [{} for _ in range(size)]
     operators: list[dict[str, None]] = [{} for _ in range(size)]
-    case = work.compiled.case[rows]
-    known = case != NONE
-    pairs = np.unique(np.stack([place[known], case[known]]), axis=1)
-    for row, number in pairs.T.tolist():
+    known = np.flatnonzero(work.compiled.case[rows] != NONE)
+    case, place = work.compiled.case[rows[known]], place[known]
+    first, _ = distinct(place, case)
+    for row, number in zip(place[first].tolist(), case[first].tolist(), strict=True):
         for source in work.compiled.cases[number]:
             modules[row][folded(work.tree.paths[source.module])] = None
             operators[row].update(dict.fromkeys(source.operators))

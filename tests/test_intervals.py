@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import Longs, _nest_by_stack, covered, lookup, nest, total, union
+from tracer.analyzers.intervals import NONE, Longs, covered, distinct, lookup, nest, total, union
 
 
 def random_nested(seed: int, size: int) -> tuple[Longs, Longs]:
@@ -44,15 +44,29 @@ def climbs(parent: list[int]) -> list[list[int]]:
     return chains
 
 
+def nested_by_stack(start: Longs, end: Longs) -> tuple[list[int], list[int]]:
+    """Parent and depth of the rows of one thread, one row at a time."""
+    parent, depth = [NONE] * start.size, [0] * start.size
+    finish = np.where(end > start, 2 * end - 1, 2 * end).tolist()
+    stack: list[tuple[int, int]] = []
+    for row, begin in enumerate(start.tolist()):
+        while stack and stack[-1][0] < 2 * begin:
+            stack.pop()
+        if stack:
+            parent[row], depth[row] = stack[-1][1], len(stack)
+        stack.append((finish[row], row))
+    return parent, depth
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_nesting_agrees_with_a_stack(seed: int) -> None:
     start, end, thread = on_threads(seed)
     forest = nest(start, end, thread)
     for one in range(3):
         rows = np.flatnonzero(thread == one)
-        parent, depth = _nest_by_stack(start[rows], end[rows])
-        assert (np.where(parent < 0, -1, rows[parent]) == forest.parent[rows]).all()
-        assert (depth == forest.depth[rows]).all()
+        parent, depth = nested_by_stack(start[rows], end[rows])
+        assert [rows[p] if p != NONE else NONE for p in parent] == forest.parent[rows].tolist()
+        assert depth == forest.depth[rows].tolist()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -73,10 +87,24 @@ def test_what_a_row_contains_stands_right_behind_it(seed: int) -> None:
         assert inside == list(range(row, stop))
 
 
-def test_overlapping_rows_fall_back_to_the_stack() -> None:
-    start, end = np.array([0, 9, 12]), np.array([10, 20, 15])
-    forest = nest(start, end, np.zeros(3, dtype=np.int32))
-    assert forest.parent.tolist() == [-1, 0, 1]
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_that_overlap_lie_in_the_last_that_has_not_ended(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    start, length = random.integers(0, 400, 200), random.integers(0, 60, 200)
+    order = np.lexsort((-length, start))
+    start, end = start[order], (start + length)[order]
+    forest = nest(start, end, np.zeros(start.size, dtype=np.int32))
+    assert (forest.parent.tolist(), forest.depth.tolist()) == nested_by_stack(start, end)
+
+
+@pytest.mark.parametrize("far", [1, 2**40, 2**62])
+def test_distinct_tuples_are_those_of_numpy(far: int) -> None:
+    random = np.random.default_rng(far % 7)
+    columns = [random.integers(-1, 3, 50), far * random.integers(-1, 2, 50), np.arange(50) % 4]
+    first, of = distinct(*columns)
+    rows, places = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    assert [[int(c[row]) for c in columns] for row in first] == rows.T.tolist()
+    assert of.tolist() == places.reshape(-1).tolist()
 
 
 def test_nearest_and_outermost_of_the_wanted() -> None:

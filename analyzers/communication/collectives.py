@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKETS, TABLES
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.facts.work import COLLECTIVE, Work
-from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, lookup, take
 from tracer.analyzers.names.operations import range_operation
 from tracer.events import make_table
 
@@ -49,21 +49,18 @@ def find_calls(work: Work, rows: Longs, bucket: Longs) -> Calls:
     """The calls that collective work belongs to: one range of the library is one call."""
     holder = take(_library_ranges(work), work.site[rows])
     alone = holder == NONE
-    keys = np.stack(
-        [
-            np.where(alone, NONE, holder),
-            np.where(alone, rows, NONE),
-            # Replays of a graph share the captured range; their own launches differ.
-            np.where(work.replayed[rows], work.launch[rows], NONE),
-            work.trace.events["device"].to_numpy()[work.event[rows]].astype(np.int64),
-            bucket,
-        ]
+    first, of = distinct(
+        np.where(alone, NONE, holder),
+        np.where(alone, rows, NONE),
+        # Replays of a graph share the captured range; their own launches differ.
+        np.where(work.replayed[rows], work.launch[rows], NONE),
+        work.trace.events["device"].to_numpy()[work.event[rows]],
+        bucket,
     )
-    _, first, of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     place = np.empty(order.size, dtype=np.int64)
     place[order] = np.arange(order.size)
-    return Calls(rows, first[order].astype(np.int64), place[of.reshape(-1)])
+    return Calls(rows, first[order].astype(np.int64), place[of])
 
 
 def _library_ranges(work: Work) -> Longs:

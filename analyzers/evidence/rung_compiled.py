@@ -21,7 +21,7 @@ from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.rung_module import AFTER_CORE, AFTER_NEGATION, decide, signature_of
 from tracer.analyzers.facts.compiled import CallSource
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, distinct, take
 from tracer.analyzers.names.kernel_table import KernelName, describe
 
 Key = TypeVar("Key", int, str)
@@ -44,10 +44,11 @@ def by_compiled(work: Work, roles: Roles, out: Attribution) -> None:
     rows = np.flatnonzero(work.call != NONE)
     if rows.size:
         reader = _Calls(work, roles)
-        keys = np.stack([work.compiled.case[rows], work.call[rows], work.name_code[rows]])
-        distinct, place = np.unique(keys, axis=1, return_inverse=True)
-        decided = np.array([reader.bucket(*key) for key in distinct.T.tolist()], dtype=np.int16)
-        buckets, confidence = decided[place.reshape(-1)], reader.confidence[work.call[rows]]
+        keys = (work.compiled.case[rows], work.call[rows], work.name_code[rows])
+        first, place = distinct(*keys)
+        each = zip(*(key[first].tolist() for key in keys), strict=True)
+        decided = np.array([reader.bucket(*key) for key in each], dtype=np.int16)
+        buckets, confidence = decided[place], reader.confidence[work.call[rows]]
         for value in np.unique(confidence):
             sure = confidence == value
             out.fill(rows[sure], buckets[sure], "compiled", float(value))
@@ -137,8 +138,10 @@ class _Calls:
         return first
 
     def _distinct_cases(self) -> list[tuple[int, int]]:
-        pairs: Longs = np.unique(np.stack([self.work.compiled.case, self.work.call]), axis=1)
-        return [(case, call) for case, call in pairs.T.tolist() if call != NONE]
+        case, call = self.work.compiled.case, self.work.call
+        first, _ = distinct(case, call)
+        pairs = zip(case[first].tolist(), call[first].tolist(), strict=True)
+        return [pair for pair in pairs if pair[1] != NONE]
 
 
 def _qualified(operator: str) -> str:

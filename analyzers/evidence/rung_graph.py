@@ -13,7 +13,7 @@ from tracer.analyzers.evidence.roles import BLOCK_ROLES, Roles, role_of_words
 from tracer.analyzers.evidence.rung_module import decide
 from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.intervals import NONE, Longs, lookup
+from tracer.analyzers.intervals import NONE, Longs, distinct, lookup
 from tracer.analyzers.names.kernel_table import KernelName
 
 _OPEN = -1
@@ -35,15 +35,14 @@ def _decisions(work: Work, rows: Longs) -> NDArray[np.int16]:
     nodes = work.trace.table("captured_nodes")
     node = work.node[rows]
     columns = [nodes[name].cat.codes.to_numpy()[node] for name in ("role", "block", "operator")]
-    keys = np.stack([*columns, nodes["place"].to_numpy()[node], work.name_code[rows]])
-    _, first, place = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    first, place = distinct(*columns, nodes["place"].to_numpy()[node], work.name_code[rows])
     decided = []
     for example in first.tolist():
         row = nodes.iloc[int(node[example])]
         kernel = work.names[int(work.name_code[rows[example]])]
         signature = (str(row["role"]), str(row["block"]))
         decided.append(decide(signature, str(row["operator"]), kernel, int(row["place"])))
-    buckets: NDArray[np.int16] = np.array(decided, dtype=np.int16)[place.reshape(-1)]
+    buckets: NDArray[np.int16] = np.array(decided, dtype=np.int16)[place]
     return buckets
 
 

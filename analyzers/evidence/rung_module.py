@@ -13,7 +13,7 @@ from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.rung_operator import operator_buckets
 from tracer.analyzers.facts.modules import ModuleTree
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, take
 from tracer.analyzers.names.kernel_table import KernelName
 from tracer.analyzers.names.operator_names import operator_role
 
@@ -128,16 +128,16 @@ def module_buckets(
     signature = np.array([index[s] for s in signatures], dtype=np.int64)[module]
     own_operator = take(work.trace.name_codes.astype(np.int64), decisive_operator(work)[rows])
     after = places_in_block(work)[rows]
-    keys = np.stack([signature, own_operator, work.name_code[rows], after])
-    distinct, place = np.unique(keys, axis=1, return_inverse=True)
+    keys = (signature, own_operator, work.name_code[rows], after)
+    first, place = distinct(*keys)
     decided = np.array(
         [
             decide(kinds[s], work.trace.names[o] if o != NONE else "", work.names[k], a)
-            for s, o, k, a in distinct.T.tolist()
+            for s, o, k, a in zip(*(key[first].tolist() for key in keys), strict=True)
         ],
         dtype=np.int16,
     )
-    buckets: NDArray[np.int16] = decided[place.reshape(-1)]
+    buckets: NDArray[np.int16] = decided[place]
     return buckets
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
 from tracer.analyzers.facts.host import Host, Launches
 from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, take
 from tracer.events import Note, Trace
 
 _REGION = "## Call CompiledFxGraph"
@@ -209,11 +209,11 @@ class _Cases:
         """For each piece of work the number of its case, and the cases."""
         holder = take(self.tree.of_event, region)
         known = np.flatnonzero(call != NONE)
-        keys = np.stack([call[known], holder[known]])
-        distinct, place = np.unique(keys, axis=1, return_inverse=True)
+        first, place = distinct(call[known], holder[known])
         case = np.full(call.size, NONE, dtype=np.int64)
-        case[known] = place.reshape(-1)
-        return case, tuple(self._sources(row, around) for row, around in distinct.T.tolist())
+        case[known] = place
+        pairs = zip(call[known[first]].tolist(), holder[known[first]].tolist(), strict=True)
+        return case, tuple(self._sources(row, around) for row, around in pairs)
 
     def _sources(self, row: int, holder: int) -> tuple[CallSource, ...]:
         paths = [self._moved(path, row, holder) for path, _ in self._said.get(row, [])]

@@ -132,12 +132,11 @@ class GapView:
     def behind_unseen(self) -> NDArray[np.bool_]:
         """The next work is the first of its stream, was launched long before it starts, and no
         launch takes that long: the stream held work that has no rows."""
-        work = self.context.work
-        events = self.trace.events
-        lane = np.stack([events[name].to_numpy()[work.event] for name in ("device", "stream")])
-        _, of_lane = np.unique(lane, axis=1, return_inverse=True)
-        starts = self.trace.start_ns[work.event]
-        first_start = np.full(int(of_lane.max()) + 1 if of_lane.size else 0, _NEVER)
+        lanes = self.context.lanes
+        _, of_stream = np.unique(lanes.stream, return_inverse=True)
+        of_lane = of_stream * (int(lanes.device.max(initial=0)) + 2) + lanes.device + 1
+        starts = lanes.start_ns
+        first_start = np.full(int(of_lane.max(initial=-1)) + 1, _NEVER)
         np.minimum.at(first_start, of_lane, starts)
         opens = (starts == first_start[of_lane]).astype(np.int64)
         waited = self.finish - np.maximum(self.launch_end, self.begin)

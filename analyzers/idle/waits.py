@@ -10,6 +10,7 @@ from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.events import KIND_CODE
 
 SCALAR, SHAPE = "scalar-read", "data-dependent-shape"
 TO_HOST, PAGEABLE = "device-to-host-copy", "pageable-copy"
@@ -52,9 +53,9 @@ def find_waits(context: Context) -> list[Wait]:
     groups: dict[tuple[int, int], list[int]] = {}
     for row, holder in zip(rows.tolist(), operator.tolist(), strict=True):
         groups.setdefault((holder, NONE if holder != NONE else row), []).append(row)
-    idle, after = _idle_of(context), _idle_after(context, rows)
+    idle, after, copies = _idle_of(context), _idle_after(context, rows), _Copies(context)
     return [
-        _wait(context, holder, members, idle, after)
+        _wait(context, holder, members, idle, after, copies)
         for (holder, _), members in sorted(groups.items(), key=lambda item: item[1][0])
     ]
 
@@ -119,53 +120,61 @@ def _idle_after(context: Context, rows: Longs) -> dict[int, int]:
 
 
 def _wait(
-    context: Context, holder: int, members: list[int], idle: dict[int, int], after: dict[int, int]
+    context: Context,
+    holder: int,
+    members: list[int],
+    idle: dict[int, int],
+    after: dict[int, int],
+    copies: _Copies,
 ) -> Wait:
     trace = context.work.trace
     rows = np.array(members, dtype=np.int64)
-    copies = _copies_of(context, holder, rows)
+    made = copies.of(holder, members)
     starts = np.array([step.start_ns for step in context.plan.host])
     step = int(np.searchsorted(starts, trace.start_ns[rows[0]], side="right")) - 1
     return Wait(
         event=members[-1],
-        cause=_cause(context, holder, rows, copies),
+        cause=_cause(context, holder, rows, {copies.directions[at] for at in made}),
         operator=int(context.work.host.operator[rows[0]]),
         blocked_ns=int((trace.end_ns[rows] - trace.start_ns[rows]).sum()),
         idle_ns=sum(idle.get(row, 0) for row in members),
         idle_after_ns=max(after.get(row, 0) for row in members),
         step=step,
-        copied_bytes=_bytes(context, copies),
+        copied_bytes=max((copies.sizes[at] for at in made), default=NONE),
     )
 
 
-def _copies_of(context: Context, holder: int, rows: Longs) -> Longs:
-    """Device copies that were launched inside the operator, or by the blocking calls."""
+class _Copies:
+    """Device copies, their directions and sizes, by what asked for them."""
+
+    def __init__(self, context: Context) -> None:
+        work = context.work
+        rows = np.flatnonzero(work.trace.kind_codes[work.event] == KIND_CODE["memcpy"])
+        table = work.trace.table("copies")
+        at = lookup(table["event"].to_numpy(), work.event[rows])
+        words = [*map(str, table["direction"].cat.categories), ""]
+        codes = take(table["direction"].cat.codes.to_numpy().astype(np.int64), at)
+        self.directions = [words[code] for code in codes.tolist()]
+        self.sizes: list[int] = take(table["bytes"].to_numpy(), at).tolist()
+        self._by_call = _places(work.launch[rows])
+        self._by_operator = _places(asking_operator(context, work.launch[rows]))
+
+    def of(self, holder: int, calls: list[int]) -> list[int]:
+        """Those that were launched inside the operator, or by the blocking calls."""
+        if holder != NONE:
+            return self._by_operator.get(holder, [])
+        return [at for call in calls for at in self._by_call.get(call, ())]
+
+
+def _places(keys: Longs) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for place, key in enumerate(keys.tolist()):
+        found.setdefault(key, []).append(place)
+    return found
+
+
+def _cause(context: Context, holder: int, rows: Longs, directions: set[str]) -> str:
     work = context.work
-    if holder == NONE:
-        inside = np.isin(work.launch, rows)
-    else:
-        inside = asking_operator(context, work.launch) == holder
-    kinds = np.isin(work.event, work.trace.rows("memcpy"))
-    return work.event[inside & kinds]
-
-
-def _directions(context: Context, copies: Longs) -> list[str]:
-    table = context.work.trace.table("copies")
-    at = lookup(table["event"].to_numpy(), copies)
-    names = table["direction"].astype(str).tolist()
-    return [names[i] for i in at.tolist() if i != NONE]
-
-
-def _bytes(context: Context, copies: Longs) -> int:
-    table = context.work.trace.table("copies")
-    at = lookup(table["event"].to_numpy(), copies)
-    sizes = take(table["bytes"].to_numpy(), at)
-    return int(sizes.max()) if sizes.size else NONE
-
-
-def _cause(context: Context, holder: int, rows: Longs, copies: Longs) -> str:
-    work = context.work
-    directions = _directions(context, copies)
     if holder == NONE:
         if "device_to_host" in directions:
             return TO_HOST

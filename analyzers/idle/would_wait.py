@@ -23,6 +23,7 @@ from tracer.analyzers.idle.waits import (
     asking_operator,
 )
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.events import Trace
 
 # Operators that must read the device.
 _WOULD_WAIT = {
@@ -53,15 +54,14 @@ def find_would_be_waits(context: Context) -> list[Wait]:
     rows = np.flatnonzero(reads & ~work.host.compiling)
     rows = rows[~_of_the_host(context, rows)]
     steps = np.searchsorted([s.start_ns for s in context.plan.host], trace.start_ns[rows], "right")
+    asking = asking_operator(context, rows)
     return [
-        Wait(row, _cause(context, row), row, 0, 0, 0, int(step) - 1)
-        for row, step in zip(rows.tolist(), steps, strict=True)
+        Wait(row, _cause(trace, row, holder), row, 0, 0, 0, int(step) - 1)
+        for row, holder, step in zip(rows.tolist(), asking.tolist(), steps, strict=True)
     ]
 
 
-def _cause(context: Context, row: int) -> str:
-    trace = context.work.trace
-    asking = int(asking_operator(context, np.array([row]))[0])
+def _cause(trace: Trace, row: int, asking: int) -> str:
     outer = trace.names[trace.name_codes[asking]]
     cause = _WOULD_WAIT[trace.names[trace.name_codes[row]]]
     return SHAPE if cause == SCALAR and outer not in SCALAR_OPERATORS else cause
@@ -107,20 +107,20 @@ class _Before:
     def _back_from(self, row: int, since_ns: int) -> Iterator[str]:
         """Names of the outermost operators before this one, the last first."""
         thread = self.trace.events["thread"].to_numpy()[row]
-        mine = self._outermost.get(int(thread), np.zeros(0, dtype=np.int64))
-        starts = self.trace.start_ns[mine]
+        mine, starts = self._outermost[int(thread)]
         read = self.trace.start_ns[self.host.outer_operator[row]]
         first, last = np.searchsorted(starts, since_ns), np.searchsorted(starts, read)
         for at in range(int(last) - 1, int(first) - 1, -1):
             yield self.trace.names[self.trace.name_codes[mine[at]]]
 
     @cached_property
-    def _outermost(self) -> dict[int, Longs]:
-        """Thread -> its outermost operators in order."""
+    def _outermost(self) -> dict[int, tuple[Longs, Longs]]:
+        """Thread -> its outermost operators in order, and when they began."""
         outer = self.host.outer_operator
         rows = np.flatnonzero(outer == np.arange(outer.size))
         thread = self.trace.events["thread"].to_numpy()[rows]
-        return {int(one): rows[thread == one] for one in np.unique(thread)}
+        mine = {int(one): rows[thread == one] for one in np.unique(thread)}
+        return {one: (own, self.trace.start_ns[own]) for one, own in mine.items()}
 
     @cached_property
     def _optimizer(self) -> Longs:

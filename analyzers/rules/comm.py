@@ -18,7 +18,7 @@ from tracer.analysis import BUCKET_CODE, Analysis, RuleResult
 from tracer.analyzers.accounting import COMPUTE
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, distinct
 from tracer.analyzers.rules.judging import (
     CRITICAL_RATIO,
     WARNING_RATIO,
@@ -112,15 +112,8 @@ def began_apart(collectives: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _alike(collectives: pd.DataFrame) -> Longs:
     """A number for collectives of the same operation, group and size."""
-    keys = np.stack(
-        [
-            collectives["op"].cat.codes.to_numpy().astype(np.int64),
-            collectives["group"].cat.codes.to_numpy().astype(np.int64),
-            collectives["bytes"].to_numpy(),
-        ]
-    )
-    alike: Longs = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return alike
+    op, group = (collectives[name].cat.codes.to_numpy() for name in ("op", "group"))
+    return distinct(op, group, collectives["bytes"].to_numpy())[1]
 
 
 def _apart_notes(analysis: Analysis, apart: NDArray[np.bool_]) -> tuple[Note, ...]:
@@ -144,11 +137,10 @@ def _kinds(context: Context, analysis: Analysis, apart: NDArray[np.bool_]) -> li
     inside = (collectives["step"].to_numpy() != NONE) & ~apart
     exposed = np.where(inside, collectives["exposed_ns"].to_numpy(), 0)
     op, group = collectives["op"].cat.codes.to_numpy(), collectives["group"].cat.codes.to_numpy()
-    keys = np.stack([op, group, computing]).astype(np.int64)
-    distinct, of = np.unique(keys, axis=1, return_inverse=True)
+    first, of = distinct(op, group, computing)
     kinds = []
-    for code, (_, _, shares) in enumerate(distinct.T.tolist()):
-        rows = np.flatnonzero((of.reshape(-1) == code) & (exposed > 0))
+    for code, shares in enumerate(computing[first].tolist()):
+        rows = np.flatnonzero((of == code) & (exposed > 0))
         if rows.size:
             rule = SAME_STREAM if shares else EXPOSED
             kinds.append(_kind(analysis, rule, rows, exposed, streams))

@@ -37,7 +37,8 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
     """The longest stretches without an operator, with what stands around them."""
     if not analysis.cpu_only:
         return RuleResult()
-    pauses = [_pause(context, row) for row in _long_gaps(context, analysis).tolist()]
+    seen = _Seen(context)
+    pauses = [_pause(seen, row) for row in _long_gaps(context, analysis).tolist()]
     groups: dict[tuple[str, Where, str, str], list[_Pause]] = {}
     for pause in pauses:
         key = (pause.rule, pause.where, pause.after, pause.before)
@@ -60,29 +61,38 @@ def _long_gaps(context: Context, analysis: Analysis) -> Longs:
     return np.sort(longest)
 
 
-def _pause(context: Context, row: int) -> _Pause:
-    gaps = context.gaps
+class _Seen:
+    """What can stand around a pause: fetches, collections, Python frames."""
+
+    def __init__(self, context: Context) -> None:
+        self.context, trace = context, context.work.trace
+        fetches = Calls(trace, context.work.host, context.work.launches).input
+        table = trace.table("collections")
+        collections = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+        self.ranges = {
+            "gap.gc": union(*collections),
+            "gap.input": union(trace.start_ns[fetches], trace.end_ns[fetches]),
+        }
+        self.frames = trace.rows("frame")
+        self.frame_start, self.frame_end = trace.start_ns[self.frames], trace.end_ns[self.frames]
+
+
+def _pause(seen: _Seen, row: int) -> _Pause:
+    context, gaps = seen.context, seen.context.gaps
     start, end = int(gaps.start_ns[row]), int(gaps.end_ns[row])
-    rule = _rule_of(context, start, end)
+    rule = _rule_of(seen, start, end)
     after, before = (_operator(context, int(side[row])) for side in (gaps.before, gaps.after))
-    frame = _frame_within(context, start, end)
+    frame = _frame_within(seen, start, end)
     last = "" if frame else _last_line(context, start)
     if rule == "gap.input":  # what the loader does varies from fetch to fetch
         after = before = ""
     return _Pause(row, rule, frame or Where(), after, before, last)
 
 
-def _rule_of(context: Context, start: int, end: int) -> str:
-    trace, work = context.work.trace, context.work
-    half = (end - start) / 2
+def _rule_of(seen: _Seen, start: int, end: int) -> str:
     one = np.array([start]), np.array([end])
-    fetches = Calls(trace, work.host, work.launches).input
-    table = trace.table("collections")
-    for rule, starts, ends in (
-        ("gap.gc", table["start_ns"].to_numpy(), table["end_ns"].to_numpy()),
-        ("gap.input", trace.start_ns[fetches], trace.end_ns[fetches]),
-    ):
-        if int(covered(*one, *union(starts, ends))[0]) > half:
+    for rule, ranges in seen.ranges.items():
+        if int(covered(*one, *ranges)[0]) > (end - start) / 2:
             return rule
     return "gap.host"
 
@@ -94,14 +104,14 @@ def _operator(context: Context, work_row: int) -> str:
     return str(work.trace.names[work.trace.name_codes[work.event[work_row]]])
 
 
-def _frame_within(context: Context, start: int, end: int) -> Where | None:
+def _frame_within(seen: _Seen, start: int, end: int) -> Where | None:
     """The shortest named Python function that runs through most of the pause."""
-    trace = context.work.trace
-    frames = trace.rows("frame")
-    overlap = np.minimum(trace.end_ns[frames], end) - np.maximum(trace.start_ns[frames], start)
-    frames = frames[overlap > (end - start) / 2]
-    order = frames[np.argsort(trace.end_ns[frames] - trace.start_ns[frames], kind="stable")]
-    for event in order.tolist():
+    trace, begun = seen.context.work.trace, int(np.searchsorted(seen.frame_start, end))
+    rows = np.flatnonzero(seen.frame_end[:begun] > start)
+    begins, ends = seen.frame_start[rows], seen.frame_end[rows]
+    most = np.minimum(ends, end) - np.maximum(begins, start) > (end - start) / 2
+    order = np.argsort((ends - begins)[most], kind="stable")
+    for event in seen.frames[rows[most][order]].tolist():
         found = parse_frame(trace.names[trace.name_codes[event]])
         if found is not None:
             return found

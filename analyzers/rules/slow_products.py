@@ -16,7 +16,7 @@ from tracer.analyzers.facts.arguments import Arguments
 from tracer.analyzers.facts.device_kind import nvidia_generation
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, take
 from tracer.analyzers.names.kernel_table import KernelName
 from tracer.analyzers.rules.attention_paths import slow_rows
 from tracer.analyzers.rules.estimates import (
@@ -213,8 +213,7 @@ def _alike(context: Context, places: Places, rows: Longs) -> list[Longs]:
     operator = take(work.host.outer_operator, asked)
     if places.has_frames or len(work.trace.table("host_sites")) or (operator == NONE).any():
         return list(rows.reshape(-1, 1))
-    keys = np.stack([work.module[rows], work.trace.name_codes[operator]])
-    _, group = np.unique(keys, axis=1, return_inverse=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    bounds = np.flatnonzero(np.diff(group.reshape(-1)[order])) + 1
+    _, group = distinct(work.module[rows], work.trace.name_codes[operator])
+    order = np.argsort(group, kind="stable")
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
     return np.split(rows[order], bounds)
