@@ -28,7 +28,7 @@ import torch
 from torch.nn import functional
 
 from tracer.collectors import torch_private
-from tracer.collectors.compiling.before_compiling import before_compiling, has_compiled
+from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
 from tracer.events import SIDE_TABLES, make_table, text_column
 
 # Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.
@@ -72,8 +72,9 @@ class AttentionCalls:
         self._active = False
 
     def start(self) -> None:
-        """Begin to note. Where code was compiled before, nothing is: it would compile again."""
-        if has_compiled():
+        """Begin to note. Where code that calls attention was compiled before, nothing is: it would
+        compile again."""
+        if compiled_code_checks(_NAME):
             return
         original = getattr(functional, _NAME)
         watched = self._watched(original)
@@ -128,9 +129,13 @@ class AttentionCalls:
 
     def _note(self, args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType) -> None:
         tensors = args[:3] if len(args) >= 3 else _named(args, given)
-        if type(tensors[0]) is not torch.Tensor:  # a subclass decides for itself
+        query = tensors[0]
+        if query.is_nested:
+            shape: tuple[Any, ...] = ("nested", query.dtype, id(frame.f_code), frame.f_lasti)
+        elif type(query) is torch.Tensor:
+            shape = _shape_of(tensors, args, given, frame)
+        else:  # another subclass decides for itself
             return
-        shape = _shape_of(tensors, args, given, frame)
         known = self._shapes.get(shape)
         if known is None:
             found = self._set_of(dict(zip(_POSITIONS, args, strict=False), **given), shape, frame)
@@ -147,10 +152,8 @@ class AttentionCalls:
             self._times.append(time.time_ns())
 
     def _set_of(self, call: Mapping[str, Any], shape: tuple[Any, ...], frame: FrameType) -> int:
-        query, key = call["query"], call["key"]
-        # No backend refuses a length for its own sake.
-        lengths = (query.shape[-2] == 1, query.shape[-2] == key.shape[-2])
-        answer = (query.shape[:-2], query.shape[-1], key.shape[:-2], *lengths, *shape[2:])
+        query = call["query"]
+        answer = shape if query.is_nested else _without_lengths(query, call["key"], shape)
         found = self._sets.get(answer)
         if found is not None:
             return found
@@ -158,7 +161,7 @@ class AttentionCalls:
             return -1
         user = _user_frame(frame)
         code = user.f_code
-        refused = json.dumps(refusals(call)) if query.is_cuda else ""
+        refused = json.dumps(refusals(call)) if query.is_cuda and not query.is_nested else ""
         self._rows.append(
             _Set(
                 json.dumps(describe_call(call)),
@@ -188,7 +191,7 @@ def _shape_of(
         query.shape,
         key.shape,
         query.dtype,
-        mask is None,
+        None if mask is None else mask.requires_grad,
         args[4:],
         given.get("dropout_p"),
         given.get("is_causal"),
@@ -196,6 +199,14 @@ def _shape_of(
         id(frame.f_code),  # to hash code takes as long as all the rest
         frame.f_lasti,
     )
+
+
+def _without_lengths(
+    query: torch.Tensor, key: torch.Tensor, shape: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """No backend refuses a length for its own sake."""
+    lengths = (query.shape[-2] == 1, query.shape[-2] == key.shape[-2])
+    return (query.shape[:-2], query.shape[-1], key.shape[:-2], *lengths, *shape[2:])
 
 
 def _named(args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -220,10 +231,12 @@ def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
     query, mask = call["query"], call.get("attn_mask")
     casts = torch.is_autocast_enabled(query.device.type) and query.dtype is torch.float32
     dtype = torch.get_autocast_dtype(query.device.type) if casts else query.dtype
+    nested = bool(query.is_nested)
+    shapes = {name: [] if nested else list(call[name].shape) for name in _POSITIONS[:3]}
+    strided = not nested and any(call[name].stride(-1) != 1 for name in shapes)
     return {
-        "query": list(query.shape),
-        "key": list(call["key"].shape),
-        "value": list(call["value"].shape),
+        **shapes,
+        "nested": nested,
         "dtype": str(dtype).removeprefix("torch."),
         "device": query.device.type,
         "mask": None if mask is None else list(mask.shape),
@@ -231,7 +244,7 @@ def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
         "dropout": float(call.get("dropout_p", 0.0)),
         "causal": bool(call.get("is_causal", False)),
         "grouped": bool(call.get("enable_gqa", False)),
-        "strided": any(call[name].stride(-1) != 1 for name in ("query", "key", "value")),
+        "strided": strided,
         "switched_off": [name for name, is_on in _switches().items() if not is_on],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
@@ -275,3 +276,19 @@ def _is_transformed() -> bool:
     peek = getattr(functorch, "peek_interpreter_stack", None)
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     return bool((peek is not None and peek() is not None) or (modes is not None and modes()))
+
+
+def compiled_guards() -> list[str] | None:
+    """What the code that Dynamo compiled in this process checks at each call, in words of torch's
+    own; None where this torch does not list it."""
+    convert = sys.modules.get("torch._dynamo.convert_frame")
+    evaluate = sys.modules.get("torch._dynamo.eval_frame")
+    seen = getattr(getattr(convert, "input_codes", None), "seen", None)
+    entries_of = getattr(evaluate, "_debug_get_cache_entry_list", None)
+    if seen is None or entries_of is None:
+        return None
+    codes = [code for reference in list(seen) if (code := reference()) is not None]
+    guards = [entry.guard_manager for code in codes for entry in entries_of(code)]
+    if not all(hasattr(guard, "code_parts") for guard in guards):
+        return None
+    return [part for guard in guards for part in guard.code_parts]

@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tracer.analysis import BUCKETS, Analysis
 from tracer.collectors.attention_facts import AttentionCalls, describe_call
 from tracer.collectors.logs.fallback_logs import FallbackLogs
 from tracer.events import SIDE_TABLES
+from tracer.findings import Finding
 
 ON_CPU = [sample for sample in SAMPLES if not sample.gpu]
 IDS = [sample.name for sample in ON_CPU]
@@ -163,6 +164,56 @@ def test_whether_weights_are_narrow_is_known_without_shapes(kind: str) -> None:
     assert checked(torch.int8) == "partial"
 
 
+def finding_of(step: Callable[[], Any]) -> Finding:
+    """What is found of attention in two steps."""
+    with torch.no_grad(), trace() as t:
+        for _ in range(2):
+            step()
+    (finding,) = found(t.analysis, "fallback.attention")
+    return finding
+
+
+def test_nested_tensors_are_a_reason() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are called a prototype
+        parts = [torch.randn(length, 4, 16) for length in (30, 20)]
+        query = torch.nested.nested_tensor(parts, layout=torch.jagged).transpose(1, 2)
+        finding = finding_of(lambda: functional.scaled_dot_product_attention(query, query, query))
+    assert finding.detail["reasons"] == ["nested tensors"]
+    assert finding.where.file == __file__
+    assert finding.detail["score_bytes"] is None
+
+
+def test_capped_scores_need_another_way_than_sdpa() -> None:
+    query = torch.randn(2, 4, 64, 16)
+
+    def step() -> torch.Tensor:
+        scores = 30 * torch.tanh(query @ query.transpose(-1, -2) / 30)
+        return scores.softmax(-1) @ query
+
+    finding = finding_of(step)
+    assert "capped" in finding.detail["reasons"][0]
+    assert "flex_attention" in finding.advice
+
+
+def test_the_fast_path_of_a_module_asks_for_no_weights() -> None:
+    layer = torch.nn.MultiheadAttention(64, 4, batch_first=True).eval()
+    x = torch.randn(2, 32, 64)
+    finding = finding_of(lambda: layer(x, x, x, need_weights=False))
+    assert "fast path" in finding.detail["reasons"][0]
+    assert "set_fastpath_enabled(False)" in finding.advice
+
+
+def test_a_mask_that_learns_is_told_from_one_that_does_not() -> None:
+    query = torch.randn(2, 4, 64, 16)
+    masks = [torch.zeros(64, 64), torch.zeros(64, 64, requires_grad=True)]
+    with trace() as t:
+        for mask in masks:
+            functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    (finding,) = found(t.analysis, "fallback.attention")
+    assert (finding.count, finding.detail["reasons"]) == (1, ["the mask needs a gradient"])
+
+
 # --- what the recorder leaves behind
 
 
@@ -235,6 +286,20 @@ def test_a_compiler_finds_no_patch() -> None:
             compiled(query)
         assert len(graphs) == 1
         assert not len(t.trace.table("attention_calls"))  # it would have compiled again
+    finally:
+        forget_compilations()
+
+
+def test_calls_are_noted_beside_compiled_code_that_makes_none() -> None:
+    compiled = torch.compile(lambda x: functional.gelu(x) * 2, backend="eager")
+    query = torch.randn(1, 2, 4, 8)
+    try:
+        compiled(query)
+        before = dict(torch._dynamo.utils.counters["stats"])
+        with trace() as t:
+            functional.scaled_dot_product_attention(compiled(query), query, query)
+        assert len(t.trace.table("attention_calls")) == 1
+        assert dict(torch._dynamo.utils.counters["stats"]) == before
     finally:
         forget_compilations()
 

@@ -15,6 +15,8 @@ from tracer.events import Trace
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 # Operators written in C++: nothing of Python runs inside them.
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
+# What these hold is an attention of its own, whatever they do themselves.
+_COMPOSED = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
 # Ranges under which code is compiled.
 COMPILE_RANGE = re.compile(
     r"dynamo$|.*\(dynamo_timed\)$|entire_(frame|backward)_compile|compile_file"
@@ -151,7 +153,9 @@ class Host:
         size = len(self.trace.names)
         calls = np.bincount(codes[operators], minlength=size)
         own = np.bincount(codes[operators & (2 * inside <= length)], minlength=size)
-        native = self.trace.names_matching(lambda name: name.startswith(_NATIVE))
+        native = self.trace.names_matching(
+            lambda name: name.startswith(_NATIVE) and name not in _COMPOSED
+        )
         mostly: NDArray[np.bool_] = (native & (2 * own >= calls))[codes]
         return mostly
 

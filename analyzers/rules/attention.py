@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from tracer.analysis import BUCKETS, Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.facts.work import Work
+from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.framework_words import quoted
 from tracer.analyzers.rules.attention_arguments import AttentionCalls, refused_backends
 from tracer.analyzers.rules.attention_gain import Gain, Judged, Slow, gain_of, signature_of
@@ -22,6 +23,8 @@ from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.attention"
 _NO_SDPA = "offers no sdpa"
+_FAST_PATH = "the inference fast path of nn.MultiheadAttention computes them so here"
+_CAPPED = "scores are capped (tanh), which scaled_dot_product_attention does not do"
 _MOST_SITES = 8
 
 
@@ -157,23 +160,31 @@ def _why_without_arguments(judged: Judged, slow: Slow) -> list[str]:
 def _why_by_hand(judged: Judged, slow: Slow) -> list[str]:
     work, facts = judged.context.work, judged.analysis.facts
     module = int(work.module[slow.calls[0].rows[0]])
-    if _takes_fast_path(judged, slow):
-        return ["the inference fast path of nn.MultiheadAttention computes them so here"]
+    operators = _operators_around(work, slow.calls[0])
+    if "aten::_native_multi_head_attention" in operators:
+        return [_FAST_PATH]
+    if "aten::tanh" in operators:
+        return [_CAPPED, *_asked_for(facts)]
     if module != NONE and work.tree.types[module] == "MultiheadAttention":
         return ["nn.MultiheadAttention returns weights unless need_weights=False"]
+    return _asked_for(facts)
+
+
+def _asked_for(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("attention_implementation") != "eager":
         return []
     asked = facts.get("attention_requested")
     return [f"attn_implementation is 'eager'{f', asked for: {asked}' if asked else ''}"]
 
 
-def _takes_fast_path(judged: Judged, slow: Slow) -> bool:
-    """Whether the module handed the whole attention to one operator, with weights or without."""
-    work = judged.context.work
-    outer = int(work.host.outer_operator[work.operator[slow.calls[0].rows[0]]])
-    return (
-        outer != NONE and "multi_head_attention" in work.trace.names[work.trace.name_codes[outer]]
-    )
+def _operators_around(work: Work, call: AttentionCall) -> set[str]:
+    """Names of the operators that hold the work of a call."""
+    found: set[str] = set()
+    rows = work.operator[call.rows]
+    while (rows := np.unique(rows[rows != NONE])).size:
+        found.update(work.trace.names[code] for code in work.trace.name_codes[rows].tolist())
+        rows = take(work.host.operator, take(work.host.parent, rows))
+    return found
 
 
 def _layers(judged: Judged, slow: Slow) -> int | None:
@@ -231,22 +242,31 @@ _HINTS = (
     ("dimensions", "pass batch x heads x length x size"),
     ("switched", "leave fused kernels on (look for sdpa_kernel and enable_flash_sdp)"),
     ("contiguous", "make the head size the contiguous dimension"),
+    ("nested", "pad the sequences, or attend to one after another"),
     ("gradient", "give a mask without requires_grad"),
 )
 
 
+_WAY_OF_CAPPED = (
+    "flex_attention caps scores in a score_mod, and flash_attention_2 by its softcap: "
+    "attn_implementation of transformers takes either."
+)
+_WAY_OF_FAST_PATH = (
+    "Pass need_weights=False; where that is done, torch.backends.mha.set_fastpath_enabled(False) "
+    "lets it call scaled_dot_product_attention."
+)
+_WAY_WITHOUT_SDPA = (
+    "This model has no sdpa: try attn_implementation='flash_attention_2' or 'flex_attention' "
+    "where it takes them, or a newer version of it."
+)
+_WAYS = ((_CAPPED, _WAY_OF_CAPPED), (_FAST_PATH, _WAY_OF_FAST_PATH), (_NO_SDPA, _WAY_WITHOUT_SDPA))
+
+
 def _advice(slow: Slow, cost: int, why: list[str]) -> str:
     took = f"It takes {milliseconds(cost)} in this recording. "
-    if any(_NO_SDPA in reason for reason in why):
-        return took + (
-            "This model has no sdpa: try attn_implementation='flash_attention_2' or "
-            "'flex_attention' where it takes them, or a newer version of it."
-        )
-    if any("fast path" in reason for reason in why):
-        return took + (
-            "Pass need_weights=False; where that is done, torch.backends.mha."
-            "set_fastpath_enabled(False) lets it call scaled_dot_product_attention."
-        )
+    for reason, way in _WAYS:
+        if any(reason in one for one in why):
+            return took + way
     if slow.backend != MATH:
         return took + (
             "Use scaled_dot_product_attention: attn_implementation='sdpa' in transformers, "

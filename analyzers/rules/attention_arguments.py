@@ -28,7 +28,7 @@ Refused = Mapping[str, tuple[str, ...]]
 class Signature:
     """Arguments of one call of scaled_dot_product_attention. None: not recorded."""
 
-    query: Shape
+    query: Shape  # empty for nested tensors, as that of the key
     key: Shape
     value_size: int
     dtype: str = ""
@@ -40,12 +40,15 @@ class Signature:
     strided: bool = False
     switched_off: tuple[str, ...] = ()
     on_cpu: bool = False
+    nested: bool = False
     framework: Refused = field(default_factory=dict)  # live: what torch itself answered
 
     @property
     def score_bytes(self) -> int | None:
         """Size of the score matrix: batch x heads x queries x keys."""
         item = ITEM_BYTES.get(self.dtype)
+        if self.nested:
+            return None
         *outer, queries, _ = self.query
         elements = int(np.prod(outer, dtype=np.int64)) * queries * self.key[-2]
         return None if item is None else elements * item
@@ -171,7 +174,7 @@ def _from_note(arguments: str, refusals: str) -> Signature:
     return Signature(
         tuple(said["query"]),
         tuple(said["key"]),
-        int(said["value"][-1]),
+        int(said["value"][-1]) if said["value"] else 0,
         said["dtype"],
         said["mask"] is not None,
         said["causal"],
@@ -181,6 +184,7 @@ def _from_note(arguments: str, refusals: str) -> Signature:
         said["strided"],
         tuple(said["switched_off"]),
         said["device"] == "cpu",
+        bool(said.get("nested")),
         {backend: tuple(reasons) for backend, reasons in refused.items()},
     )
 
@@ -200,13 +204,16 @@ def _both(recorded: Signature, live: Signature) -> Signature:
         live.strided,
         live.switched_off,
         live.on_cpu,
+        live.nested,
         live.framework,
     )
 
 
 def refused_backends(signature: Signature) -> dict[str, list[str]]:
     """Backend -> why it refuses these arguments, as far as arguments tell."""
-    if signature.on_cpu:
+    if signature.nested:
+        refused = {"flash": ["nested tensors"]} if signature.on_cpu else {}
+    elif signature.on_cpu:
         refused = {"flash": _against_cpu(signature)}
     else:
         refused = {

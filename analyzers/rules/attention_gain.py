@@ -85,7 +85,7 @@ def signature_of(judged: Judged, call: AttentionCall) -> Signature | None:
 def gain_of(judged: Judged, slow: Slow) -> Gain:
     """What fused kernels would give back at one place."""
     limits = device_limits(judged.context.work.trace)
-    if limits is None or slow.signature is None:
+    if limits is None or slow.signature is None or slow.signature.nested:
         return _passes(judged, slow.rows)
     gain = 0
     for call in slow.calls:

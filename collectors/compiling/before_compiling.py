@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tracer.collectors import torch_private
+
 
 def before_compiling(undo: Callable[[], None]) -> Callable[[], None]:
     """Call `undo` before anything is compiled; returns what ends that."""
@@ -43,9 +45,18 @@ def _forget(callbacks: list[Any], callback: Any) -> None:
         callbacks.remove(callback)
 
 
+def compiled_code_checks(name: str) -> bool:
+    """Whether code that Dynamo compiled in this process may check at each call that a function of
+    this name is still the same: it is compiled again where one is patched. True where this torch
+    does not tell."""
+    if not has_compiled():
+        return False
+    parts = torch_private.compiled_guards()
+    return parts is None or any(name in part for part in parts)
+
+
 def has_compiled() -> bool:
-    """Whether Dynamo has compiled a frame in this process. Such code checks at each call that the
-    functions it was made from are still the same, and is compiled again where one is patched."""
+    """Whether Dynamo has compiled a frame in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utils, "counters", None)
     return bool(counters and counters.get("frames"))

@@ -13,10 +13,13 @@ import torch
 
 from tracer.collectors.torch_private import Interface
 
+_NOT_NOTED = "calls of attention are not noted once anything was compiled"
 _PARTS = "time of compiled code is divided by the parameters and the source lines of its modules"
 _KERNELS = "launches of compiled code are placed by their names and their order alone"
 # Module, what is used of it, and what a trace does without.
 _COMPILER: tuple[tuple[str, str, str], ...] = (
+    ("torch._dynamo.convert_frame", "input_codes.seen", _NOT_NOTED),
+    ("torch._dynamo.eval_frame", "_debug_get_cache_entry_list", _NOT_NOTED),
     ("torch._dynamo.output_graph", "OutputGraph.call_user_compiler", _PARTS),
     ("torch._inductor.config", "trace.provenance_tracking_level", _PARTS),
     ("torch._inductor.output_code", "CompiledFxGraph.__init__", _PARTS),
