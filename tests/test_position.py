@@ -77,6 +77,22 @@ EAGER_MODELS = {
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
         "o: layernorm gemm",
     ),
+    "dit, norms modulated": passes(
+        "o: conv add gemm silu gemm",
+        [
+            (
+                "o: silu gemm layernorm a: mul add gemm*3 core gemm o: mul add layernorm "
+                "f: mul add gemm gelu gemm o: mul add"
+            )
+        ]
+        * 4,
+        "o: silu gemm layernorm mul add gemm",
+    ),
+    "marian, norms after and none of the embedding": passes(
+        "o: gather mul gather add",
+        ["a: gemm*3 cat*2 core gemm o: add layernorm f: gemm gelu gemm o: add layernorm"] * 4,
+        "o: gemm",
+    ),
     "t5, with cross attention": passes("o: gather", [T5_SELF, T5_FEED] * 4, f"o: {RMS}", 1)
     + " "
     + passes("o: gather", [T5_SELF, T5_SELF, T5_FEED] * 4, f"o: {RMS} {PLAIN_HEAD}", 1),

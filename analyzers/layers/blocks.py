@@ -29,9 +29,13 @@ _UNFUSED_NORM = re.compile(
 _UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.S)
 _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q(?:DQ)+|.", re.S)
 # Norms with nothing heavy between them, and the residual sums that touch them; what leaves a
-# projection can be scaled before it is added. A norm with the sum in it needs none before it.
-_CLUSTER = re.compile(rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?=[NU]))?[NBFU](?:[^GMRAKS]*[NBFU])*D*")
-_ADDED = re.compile(rb"Dc?[NU]|[NU]D|[BF]")
+# projection can be scaled before it is added. A norm with the sum in it needs none before it. An
+# activation and a product before a norm, with no product before them, make what it is modulated by.
+_CLUSTER = re.compile(
+    rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?:AG)?(?=[NU]))?"
+    rb"[NBFU](?:[^GMRAKS]*(?:AG)?[NBFU])*D*"
+)
+_ADDED = re.compile(rb"D(?:AG|c)?[NU]|[NU]D|[BF]")
 _SUM = re.compile(rb"(?<=[GgM])D+\??|(?<=[GgMR][cmX])D+\??")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
 _COMPILED = re.compile(rb"(?<=[GgM])y")  # a compiled reduction whose name lists no operator

@@ -68,7 +68,7 @@ class Painter:
         self.each(
             cluster.first,
             cluster.last,
-            lambda place, letter: _NORM if letter in NORMS else _RESIDUAL,
+            lambda place, letter: _NORM if letter in NORMS or letter in b"AG" else _RESIDUAL,
         )
 
     def after_core(self, first: int, last: int, *, mixer: bool) -> None:

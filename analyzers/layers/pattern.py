@@ -36,9 +36,12 @@ _BEYOND_DOUBT = 0.95
 # One attention: a core kernel, or product, softmax, product with nothing but element-wise work
 # between them; and all that follow with nothing heavy between (split by batch or by keys).
 _CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfze]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
-# A gather of the vocabulary: a norm comes after it. Not one that follows the choice of experts in
-# the same block, nor that of a position bias or of the last token of each sequence.
-_GATHER = re.compile(rb"[NBFr][^NBFrTRxY]*?(E)(?=.*[NBFr])", re.S)
+# A gather of the vocabulary: a norm comes after it, or where norms close blocks, the one product
+# that makes logits before it. Not one that follows the choice of experts in the same block, nor
+# that of a position bias or of the last token of each sequence.
+_GATHER = re.compile(
+    rb"[NBFr][^NBFrTRxY]*?(E)(?=.*[NBFr])|[GM].*[NBFr]G[^NBFrTRxYAMG]*?(E)(?=[^NBFr]*$)", re.S
+)
 # The convolution that a state-space or gated block runs over its projected input: it stands for the
 # scan where that is written out in many kernels. Convolutions of images have no product before.
 _MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?=[^NBF]*G)", re.S)
@@ -120,7 +123,7 @@ class Cutter:
 
 def _gather(text: bytes) -> int:
     match = _GATHER.search(text)
-    return match.start(1) if match else -1
+    return match.start(match.lastindex or 0) if match else -1
 
 
 def _with_cores(text: bytes) -> bytes:

@@ -265,7 +265,7 @@ def _begin_alone(units: Units, after: str, fitting: Sequence[Template]) -> Paint
     if before:
         return _begin_at(units, before[-1], after, template, 0.7)
     gather = units.letters.rfind(b"E")
-    return _begin_at(units, gather + 1, after, template, 0.6)
+    return _begin_at(units, max(gather + 1, first), after, template, 0.6)
 
 
 def paint_cut_begin(text: bytes, templates: Sequence[Template]) -> Painted:
