@@ -121,6 +121,19 @@ def test_a_run_that_cannot_be_saved_is_still_reported(runner: Runner) -> None:
     assert "STEPS" in done.err
 
 
+def test_python_frames_are_recorded_from_the_first_module_call_on(runner: Runner) -> None:
+    script = runner.script("import torch\nimport wave\n" + MODEL)
+    done = runner.traced(script, options=("--detail", "full", "--out", "run"))
+    run = load_run(runner.folder / "run")
+    assert len(run.table("root_calls")) == 3
+    assert any("forward" in name for name in run.names)
+    assert not any("wave.py" in name for name in run.names)
+    assert "STEPS" in done.err
+    operators = runner.script("import torch\ntorch.ones(3) + 1", "operators.py")
+    nothing = runner.traced(operators, options=("--detail", "full"))
+    assert "called no module of torch; `--detail modules` also records" in nothing.err
+
+
 SLOW_START = MODEL.replace("with torch", "import time; time.sleep(1.5)\nwith torch")
 LONG = """
     import time

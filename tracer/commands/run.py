@@ -29,6 +29,11 @@ NAME = "run"
 HELP = "trace an unchanged script or module, then print the report (on stderr)"
 TRANSPARENT = True  # exceptions, signals and the exit status are the program's
 
+# Without a recording, and why: detail "full" waits for the first module call.
+_UNUSED = (
+    "did not use torch",
+    "called no module of torch; `--detail modules` also records operators outside of modules",
+)
 _DETAILS = ("light", "kernels", "modules", "full")
 
 
@@ -121,7 +126,8 @@ class _Session:
         self._opens = bool(args.open)
         self._beside: Beside | None = None
         self._process = os.getpid()
-        self._first_use = FirstUse(self._start)
+        # Python frames of the imports would be most of the recording, and take a minute to read.
+        self._first_use = FirstUse(self._start, at_import=args.detail != "full")
         self._recording: Recording | None = None
         self._ended = False
 
@@ -161,7 +167,7 @@ class _Session:
         with contextlib.suppress(OSError, ValueError):  # the program may have closed it
             sys.stdout.flush()
         if self._recording is None:
-            say("nothing to report: the program did not use torch")
+            say(f"nothing to report: the program {_UNUSED[self._detail == 'full']}")
             return
         try:
             self._recording.stop(error)

@@ -21,11 +21,12 @@ _DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
 class FirstUse:
-    """Calls `action` once: when torch is imported or, where there may be a GPU, when the program
-    first initializes it or calls a module."""
+    """Calls `action` once: when torch is imported or, where there may be a GPU or without
+    `at_import`, when the program first initializes it or calls a module."""
 
-    def __init__(self, action: Callable[[], None]) -> None:
+    def __init__(self, action: Callable[[], None], *, at_import: bool = True) -> None:
         self._action: Callable[[], None] | None = action
+        self._at_import = at_import
         self._finder = _AfterImport("torch", self._torch_is_here)
         self._module_call: Any = None
         self._process = os.getpid()
@@ -48,12 +49,14 @@ class FirstUse:
         import torch
 
         has_driver = any(Path(name).exists() for name in _DEVICE_FILES)
-        if has_driver and (torch.version.cuda or torch.version.hip):
-            self._patch()
+        has_gpu = has_driver and bool(torch.version.cuda or torch.version.hip)
+        if self._at_import and not has_gpu:
+            self._act()
+            return
+        self._patch()
+        if has_gpu:
             lazy: Any = torch.cuda._lazy_call
             lazy(self._act)
-        else:
-            self._act()
 
     def _act(self) -> None:
         action, self._action = self._action, None
