@@ -194,6 +194,19 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "line": "int64",
             "function": "text",
         },
+        # Live only. Where threads were, looked at now and then. file, line, function: the innermost
+        # of the user, "" and -1 for none; inner_…: the innermost that is not the framework's;
+        # thread: as the operating system numbers it.
+        "stack_samples": {
+            "time_ns": "int64",
+            "thread": "int64",
+            "file": "text",
+            "line": "int64",
+            "function": "text",
+            "inner_file": "text",
+            "inner_line": "int64",
+            "inner_function": "text",
+        },
         # Live only. Calls of scaled_dot_product_attention, right before each. arguments: JSON
         # object; refused: JSON object, backend -> what the framework has against them, "" where it
         # was not asked.

@@ -9,8 +9,10 @@ import pandas as pd
 
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers.facts.places import Places
+from tracer.analyzers.facts.samples import Samples
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.kernel_table import describe
+from tracer.findings import Where
 from tracer.rank_analysis import Block, Doings, Interval
 
 _MOST_BLOCKS = 8
@@ -61,19 +63,35 @@ def _idle_blocks(
         gaps["cause"].iloc[rows].astype(str),
         gaps["event"].to_numpy()[rows].tolist(),
         (end - begin)[rows].tolist(),
+        _sampled(analysis, begin[rows], end[rows]),
         strict=True,
     )
     return [
-        Block(f"overhead.{cause}", _event_name(analysis, event), ns, 1, _place(places, event))
-        for cause, event, ns in columns
-    ]
+        Block(f"overhead.{cause}", _event_name(analysis, event), ns, 1,
+              _place(places, event) or _words_of(seen))
+        for cause, event, ns, seen in columns
+    ]  # fmt: skip
+
+
+def _sampled(analysis: Analysis, begin: Longs, end: Longs) -> list[Where]:
+    """What samples of the stacks saw in these pieces of idle."""
+    gaps = analysis.gaps
+    samples = Samples(analysis.trace, gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy())
+    order = np.argsort(begin, kind="stable")
+    each = np.arange(order.size, dtype=np.int64)
+    seen = samples.explain(begin[order], end[order], each)
+    out = [Where()] * order.size
+    for at, place in zip(order.tolist(), seen, strict=True):
+        out[at] = Where() if place is None else place.where
+    return out
 
 
 def _place(places: Places | None, event: int) -> str:
     """File, line and function of a host event, as far as they are recorded."""
-    if places is None or event == NONE:
-        return ""
-    where = places.of(event)
+    return "" if places is None or event == NONE else _words_of(places.of(event))
+
+
+def _words_of(where: Where) -> str:
     line = f":{where.line}" if where.line is not None else ""
     return f"{where.file}{line} {where.function or ''}".strip() if where.file else ""
 

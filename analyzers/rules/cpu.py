@@ -3,7 +3,7 @@ of operators."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.facts.samples import Sampled, Samples
+from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
 from tracer.findings import Check, Finding, Where
@@ -23,7 +25,7 @@ _RULES = ("gap.host", "gap.input", "gap.gc")
 
 @dataclass(frozen=True)
 class _Pause:
-    """Time between two operators. last: the last line seen before it, without Python frames."""
+    """Time between two operators. last: the last line seen before it, if no function is known."""
 
     row: int
     rule: str
@@ -31,6 +33,16 @@ class _Pause:
     after: str
     before: str
     last: str
+    line_only: bool = False  # the function is where the loop is: its line is what tells
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Pauses of one place are one finding, whatever operators lie around them."""
+        where = self.where
+        if where.function is None:
+            return self.rule, self.after, self.before
+        line = str(where.line) if self.line_only else ""
+        return self.rule, where.file or "", where.function, line
 
 
 def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
@@ -39,10 +51,7 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult()
     seen = _Seen(context)
     pauses = [_pause(seen, row) for row in _long_gaps(context, analysis).tolist()]
-    groups: dict[tuple[str, Where, str, str], list[_Pause]] = {}
-    for pause in pauses:
-        key = (pause.rule, pause.where, pause.after, pause.before)
-        groups.setdefault(key, []).append(pause)
+    groups = _grouped(_sampled(context, pauses))
     findings = [_finding(context, analysis, members) for members in groups.values()]
     kept = [f for f in findings if (f.ratio or 0.0) >= _NAMED_SHARE]
     kept.sort(key=lambda finding: -(finding.cost_ns or 0))
@@ -56,7 +65,8 @@ def _long_gaps(context: Context, analysis: Analysis) -> Longs:
     length = gaps.end_ns - gaps.start_ns
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else float(analysis.window.wall_ns)
-    rows = np.flatnonzero(length > _PAUSE_SHARE * step)
+    compiling = gaps.cause == CAUSE_CODE["compile"]  # has a cause, and rules of its own
+    rows = np.flatnonzero((length > _PAUSE_SHARE * step) & ~compiling)
     longest: Longs = rows[np.argsort(-length[rows], kind="stable")][:_MOST]
     return np.sort(longest)
 
@@ -87,6 +97,32 @@ def _pause(seen: _Seen, row: int) -> _Pause:
     if rule == "gap.input":  # what the loader does varies from fetch to fetch
         after = before = ""
     return _Pause(row, rule, frame or Where(), after, before, last)
+
+
+def _grouped(pauses: list[_Pause]) -> dict[tuple[str, ...], list[_Pause]]:
+    groups: dict[tuple[str, ...], list[_Pause]] = {}
+    for pause in pauses:
+        groups.setdefault(pause.place, []).append(pause)
+    return groups
+
+
+def _sampled(context: Context, pauses: list[_Pause]) -> list[_Pause]:
+    """The pauses with the function and line that samples of the stacks saw in them. A frame tells
+    only where a function begins, so samples come first."""
+    gaps = context.gaps
+    rows = np.array([pause.row for pause in pauses], dtype=np.int64)
+    starts, ends = gaps.start_ns[rows], gaps.end_ns[rows]
+    places = {pause.place: 0 for pause in pauses}
+    alike = np.array([list(places).index(pause.place) for pause in pauses], dtype=np.int64)
+    seen = Samples(context.work.trace, starts, ends).explain(starts, ends, alike)
+    return [
+        pause if place is None or pause.rule == "gap.gc" else _at(pause, place)
+        for pause, place in zip(pauses, seen, strict=True)
+    ]
+
+
+def _at(pause: _Pause, place: Sampled) -> _Pause:
+    return replace(pause, where=place.where, last="", line_only=place.kind == "line")
 
 
 def _rule_of(seen: _Seen, start: int, end: int) -> str:
@@ -147,8 +183,8 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         steps=steps,
         where=first.where,
         detail={
-            "after_operator": first.after or None,
-            "before_operator": first.before or None,
+            "after_operator": _common([pause.after for pause in pauses]),
+            "before_operator": _common([pause.before for pause in pauses]),
             "last_line": first.last or None,
             "longest_ns": int(length.max()),
             "cause_recorded": first.where.function is not None,
@@ -159,17 +195,25 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     )
 
 
+def _common(names: list[str]) -> str | None:
+    """The name that all share."""
+    return names[0] or None if len(set(names)) == 1 else None
+
+
 def _title(pause: _Pause, each: str) -> str:
     if pause.rule == "gap.gc":
         return f"Python's garbage collector stops the host, {each} at a time"
     if pause.rule == "gap.input":
         who = f": {pause.where.function}" if pause.where.function else ""
         return f"the loop waits for its data loader, {each} at a time{who}"
+    if pause.line_only:
+        place = f"line {pause.where.line} of {pause.where.function}"
+        return f"{each} at a time pass outside operators in {place}"
+    if pause.where.function:
+        return f"{pause.where.function} takes {each} at a time on the host, outside operators"
     sides = f" between {pause.after} and {pause.before}" if pause.after and pause.before else ""
-    who = f" in {pause.where.function}" if pause.where.function else ""
-    if not who and pause.last:
-        who = f" after {pause.last}"
-    return f"{each} at a time pass outside operators{who}{sides}"
+    who = f", after {pause.last}" if pause.last else ""
+    return f"{each} at a time pass outside operators{sides}{who}"
 
 
 def _advice(pause: _Pause, each: str) -> str:
@@ -181,6 +225,11 @@ def _advice(pause: _Pause, each: str) -> str:
         return (
             f"{site}Prepare data in worker processes (num_workers, prefetch_factor), tokenize "
             "before the loop."
+        )
+    if pause.line_only:
+        return (
+            f"{where.file}:{where.line} is where the host is meanwhile: see what this line does "
+            "besides operators, and take it out of the step."
         )
     if where.file:
         return f"{where.file}:{where.line} in {where.function} takes it: move it out of the step."

@@ -13,6 +13,7 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls, is_autotune
 from tracer.analyzers.facts.places import Places, folded
+from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.judging import (
@@ -135,14 +136,38 @@ class IdlePieces:
         return tuple(int(step) for step in steps if step != NONE)
 
     def by_place(self, rows: Longs) -> dict[Where, Longs]:
-        """Pieces grouped by the place of their event, layers folded."""
+        """Pieces grouped by the place of their event, layers folded; where no function is known of
+        it, by what samples of the stacks saw."""
         keys: dict[int, Where] = {}
-        groups: dict[Where, list[int]] = {}
-        for row, event in zip(rows.tolist(), self.gaps.event[rows].tolist(), strict=True):
+        for event in self.gaps.event[rows].tolist():
             if event not in keys:
                 keys[event] = self._place(event)
-            groups.setdefault(keys[event], []).append(row)
+        places = self._sampled(rows, [keys[event] for event in self.gaps.event[rows].tolist()])
+        groups: dict[Where, list[int]] = {}
+        for row, place in zip(rows.tolist(), places, strict=True):
+            groups.setdefault(place, []).append(row)
         return {where: np.array(found, dtype=np.int64) for where, found in groups.items()}
+
+    def _sampled(self, rows: Longs, places: list[Where]) -> list[Where]:
+        """The places, the unnamed ones with the function, or the line alone, of the samples."""
+        if not len(self.samples):
+            return places
+        out = list(places)
+        numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
+        alike = np.array([numbers[place] for place in places], dtype=np.int64)
+        unnamed = np.array([place.file is None for place in places], dtype=bool)
+        for device in np.unique(self.gaps.device[rows]).tolist():
+            mine = np.flatnonzero(unnamed & (self.gaps.device[rows] == device))
+            own = rows[mine]
+            seen = self.samples.explain(self.gaps.start_ns[own], self.gaps.end_ns[own], alike[mine])
+            for at, place in zip(mine.tolist(), seen, strict=True):
+                out[at] = places[at] if place is None else _with_sample(places[at], place)
+        return out
+
+    @cached_property
+    def samples(self) -> Samples:
+        """Samples of the stacks, as they explain the idle."""
+        return Samples(self.trace, self.gaps.start_ns, self.gaps.end_ns)
 
     def _place(self, event: int) -> Where:
         if event == NONE:
@@ -158,6 +183,12 @@ class IdlePieces:
         order = longest[np.argsort(-self.length[longest], kind="stable")]
         events = dict.fromkeys(e for e in self.gaps.event[order].tolist() if e != NONE)
         return tuple(list(events)[:100])
+
+
+def _with_sample(place: Where, seen: Sampled) -> Where:
+    where = seen.where
+    function = None if seen.kind == "line" else where.function
+    return Where(where.file, where.line, function, place.module)
 
 
 Words = Callable[[IdlePieces, Where, str], tuple[str, str]]
@@ -331,6 +362,14 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
             "or onto the device."
         )
         return title, advice
+    if where.file:
+        return (
+            f"host work at {where.file}:{where.line} keeps the device waiting",
+            (
+                f"{each} at a time, between launches. See what this line does besides them, and "
+                "take it out of the step."
+            ),
+        )
     inside = where.module or where.operator
     place = f"in {inside}" if inside else "between operators"
     if where.operator is not None and where.operator.startswith("aten::"):

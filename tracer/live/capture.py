@@ -41,6 +41,7 @@ from tracer.collectors.run_facts import (
     collect_facts,
     describe_model,
 )
+from tracer.collectors.stack_samples import StackSamples
 from tracer.collectors.steps import device_steps
 from tracer.collectors.steps.announced_steps import Announced, Step, StepLog
 from tracer.collectors.steps.calibration import WAITING_STEPS, Calibration
@@ -102,6 +103,7 @@ class Capture:
         self._device_steps: DeviceSteps | None = None
         self._watchdog: Watchdog | None = None
         self._calibration: Calibration | None = None
+        self._stacks: StackSamples | None = None
         self._steps_announced = False
         self._sources: list[Source] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
@@ -216,8 +218,17 @@ class Capture:
             self.recorded.start_ns = now_ns
         elif state in (State.DONE, State.EMPTY) and not self.recorded.end_ns:
             self.recorded.end_ns = now_ns
+        self._sample_stacks(state is State.RECORDING)
         if self._ranges is not None:
             self._ranges.record_ranges(state is State.RECORDING)
+
+    def _sample_stacks(self, records: bool) -> None:
+        """While the profiler records: a thread begun before it would be recorded with it."""
+        if self._stacks is None and self._options.detail in ("modules", "full"):
+            self._stacks = StackSamples()
+        if self._stacks is not None:
+            with self._guarded("the samples of the stacks"):
+                self._stacks.start() if records else self._stacks.close()
 
     def _end_refused(self, note: Note) -> None:
         self.recorded.refused = True
@@ -411,6 +422,9 @@ class Capture:
         self._keep()
 
     def _close_sources(self) -> None:
+        if self._stacks is not None and not self.forked:
+            with self._guarded("the samples of the stacks"):
+                self._stacks.close()
         if self._watchdog is not None and not self.forked:
             with self._guarded("the watchdog"):
                 self._watchdog.close()
@@ -466,6 +480,9 @@ class Capture:
                 else:
                     recorded.tables["metrics"] = source.table()
                     recorded.notes += source.notes()
+        if self._stacks is not None:
+            with self._guarded("the samples of the stacks"):
+                recorded.tables["stack_samples"] = self._stacks.table()
         if self._ranges is not None:
             with self._guarded("the facts of the run"):
                 recorded.tables["model_modules"] = self._ranges.tree.table()

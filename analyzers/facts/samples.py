@@ -1,0 +1,138 @@
+"""Which function ran in a stretch of time, from samples of the stacks (live recordings alone)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.intervals import NONE, Longs, union
+from tracer.events import Trace
+from tracer.findings import Where
+
+# A place that holds this share of the time in which operators run is where the loop is, and says
+# nothing of a pause; a place is named from so many samples and this share of them on.
+_CONTAINER, _LEAST, _MAJORITY = 0.3, 2, 0.5
+_KINDS = ("function", "line", "library")
+
+
+class Sampled(NamedTuple):
+    """A place that samples saw. `kind`: what of it tells something: the user's "function", the
+    "line", since the function is where the loop is, or a function of a "library"."""
+
+    where: Where
+    kind: str
+
+
+class Samples:
+    """Samples of the threads that issue work, each with the place that it stands for: the user's
+    innermost function; where the loop itself is in that one, the line; where that line does all
+    the work as well, the innermost function of a library.
+
+    `starts`, `ends`: the pauses that are to be explained.
+    """
+
+    def __init__(self, trace: Trace, starts: Longs, ends: Longs) -> None:
+        self._table = trace.table("stack_samples")
+        rows = trace.rows("operator", "runtime")
+        working = self._table["thread"].isin(_threads(trace, rows))
+        if rows.size:  # what comes before the first and after the last is in no step
+            first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
+            working &= (self._table["time_ns"] >= first) & (self._table["time_ns"] <= last)
+        self._table = self._table[working].sort_values("time_ns").reset_index(drop=True)
+        self._time: Longs = self._table["time_ns"].to_numpy()
+        self._paused = _inside(self._time, *union(starts, ends))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def _codes(self, prefix: str, with_line: bool) -> Longs:
+        """A number for each sample: of its file and function, or of its file and line; -1: none."""
+        table = self._table
+        file = table[f"{prefix}file"].astype("category").cat.codes.to_numpy().astype(np.int64)
+        column = f"{prefix}line" if with_line else f"{prefix}function"
+        other = table[column].astype("category").cat.codes.to_numpy().astype(np.int64)
+        codes: Longs = (file << 32) | other
+        absent = (table[f"{prefix}file"].astype(str) == "").to_numpy()
+        return np.where(absent, NONE, codes)
+
+    def _telling(self, codes: Longs) -> NDArray[np.bool_]:
+        """Whether each sample's place is more than where the loop is all the time."""
+        known = codes != NONE
+        distinct, place = np.unique(codes, return_inverse=True)
+        held = np.bincount(place[~self._paused], minlength=distinct.size)
+        most = _CONTAINER * max(int((~self._paused).sum()), 1)
+        telling: NDArray[np.bool_] = known & (held < most)[place]
+        return telling
+
+    @cached_property
+    def _keys(self) -> Longs:
+        """The place of each sample as a number, its kind included; -1 for none."""
+        keys = np.full(len(self), NONE, dtype=np.int64)
+        for kind, (prefix, with_line) in enumerate((("", False), ("", True), ("inner_", False))):
+            codes = self._codes(prefix, with_line)
+            chosen = (keys == NONE) & self._telling(codes)
+            if prefix:  # what a model does between its operators is no place to change
+                chosen &= ~self._table["inner_function"].astype(str).str.endswith(".forward")
+            keys[chosen] = len(_KINDS) * codes[chosen] + kind
+        return keys
+
+    def explain(self, starts: Longs, ends: Longs, alike: Longs) -> list[Sampled | None]:
+        """The place of each of these stretches, which are in order and apart. `alike`: the same
+        number for stretches that have what surrounds them in common: one too short to be met by a
+        sample takes the place of most of the time of its like, if there is one."""
+        if not len(self) or not starts.size:
+            return [None] * int(starts.size)
+        row = np.searchsorted(starts, self._time, "right") - 1
+        met = np.flatnonzero((row != NONE) & (self._time < ends[np.maximum(row, 0)]))
+        seen = self._keys[met]
+        distinct, count = np.unique(seen, return_counts=True)
+        seen = np.where(np.isin(seen, distinct[count >= _LEAST]), seen, NONE)
+        own, _ = _most(row[met], seen, int(starts.size))
+        usual, share = _most(alike[row[met]], seen, int(alike.max()) + 1)
+        usual = np.where(share >= _MAJORITY, usual, NONE)
+        place = np.where(own == NONE, usual[alike], own)
+        known = [key for key in np.unique(place).tolist() if key != NONE]
+        named = {key: self._where(met[seen == key]) for key in known}
+        return [named.get(key) for key in place.tolist()]
+
+    def _where(self, samples: Longs) -> Sampled:
+        """The place of samples that share one: with the line that they were at most often."""
+        kind = _KINDS[int(self._keys[samples[0]]) % len(_KINDS)]
+        prefix = "inner_" if kind == "library" else ""
+        rows = self._table.iloc[samples]
+        first = rows.iloc[0]
+        line = int(rows[f"{prefix}line"].mode().iloc[0])
+        where = Where(str(first[f"{prefix}file"]), line, str(first[f"{prefix}function"]))
+        return Sampled(where, kind)
+
+
+def _most(owner: Longs, keys: Longs, size: int) -> tuple[Longs, NDArray[np.float64]]:
+    """For each owner the key that it has most often, -1 for those without any, and its share."""
+    best, share = np.full(size, NONE, dtype=np.int64), np.zeros(size)
+    if not owner.size:
+        return best, share
+    total = np.bincount(owner, minlength=size)
+    pairs, held = np.unique(np.stack([owner, keys]), axis=1, return_counts=True)
+    for at in np.argsort(held, kind="stable").tolist():
+        best[pairs[0, at]] = pairs[1, at]
+        share[pairs[0, at]] = held[at] / total[pairs[0, at]]
+    return best, share
+
+
+def _threads(trace: Trace, rows: Longs) -> list[int]:
+    """The threads of these events, as the operating system numbers them."""
+    used = np.unique(trace.events["thread"].to_numpy()[rows])
+    tids = trace.table("threads")["tid"].to_numpy()
+    return [int(tids[row]) for row in used.tolist() if 0 <= row < tids.size]
+
+
+def _inside(times: Longs, starts: Longs, ends: Longs) -> NDArray[np.bool_]:
+    """Whether each time lies in one of the intervals, which are in order and apart."""
+    if not starts.size:
+        return np.zeros(times.size, dtype=bool)
+    row = np.searchsorted(starts, times, "right") - 1
+    inside: NDArray[np.bool_] = (row >= 0) & (times < ends[np.maximum(row, 0)])
+    return inside

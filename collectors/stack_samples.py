@@ -1,0 +1,192 @@
+"""Where the host spends its time, sampled: the line at which each thread is, a hundred times a
+second or more.
+
+A recording without Python frames cannot say which function kept everybody waiting. A thread that
+looks at the stacks now and then can, for some ten microseconds a look.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+import time
+from array import array
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from tracer.events import SIDE_TABLES, make_table
+
+# So often at first, since most recordings are short, and then half as often.
+INTERVAL_S = 0.005
+_DENSE_LOOKS = 400
+# Looking takes at most this share of the clock: a look that takes longer comes less often.
+_MOST_COST = 0.004
+_LIMIT = 200_000
+_PROMPT_S = 0.001
+_OUR_THREADS = "tracer-"
+_PLUMBING, _LIBRARY, _USER = range(3)
+_PLUMBING_PACKAGES = ("torch", "tracer", "triton", "runpy")
+_WIDTH = 3
+
+
+class _Place(NamedTuple):
+    """The innermost line that is the user's, and the innermost that is not the framework's; as
+    code and line, None where there is none."""
+
+    user: CodeType | None
+    user_line: int
+    inner: CodeType
+    inner_line: int
+
+
+class StackSamples:
+    """Looks at the stacks of all threads, from a thread of its own, between `start` and `close`."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self._interval_s = interval_s
+        self._rows = array("q")  # time_ns, thread, place
+        self._places: dict[_Place, int] = {}
+        self._kinds: dict[str, int] = {}
+        self._threads: dict[int, int] = {}  # Python's number -> the operating system's; -1: ours
+        self._libraries = _library_folders()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look. Where this Python offers no way, nothing is collected."""
+        if self._thread is not None or not hasattr(sys, "_current_frames"):
+            return
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, name="tracer-stacks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more; what was seen stays."""
+        thread, self._thread = self._thread, None
+        self._stopped.set()
+        if thread is not None and thread.is_alive():
+            thread.join()
+
+    def _run(self) -> None:
+        looks, wait_s = 0, self._interval_s
+        due_s = time.monotonic() + wait_s
+        while not self._stopped.wait(wait_s) and len(self._rows) < _LIMIT * _WIDTH:
+            before_s = time.thread_time()
+            if not _let_in_late(time.monotonic() - due_s):
+                self._look()
+            spent_s, looks = time.thread_time() - before_s, looks + 1
+            usual_s = self._interval_s * (1 if looks < _DENSE_LOOKS else 2)
+            wait_s = max(usual_s, spent_s / _MOST_COST)
+            due_s = time.monotonic() + wait_s
+
+    def _look(self) -> None:
+        now_ns = time.time_ns()
+        seen = [
+            (thread, place)
+            for ident, frame in sys._current_frames().items()
+            if (thread := self._number(ident)) >= 0 and (place := self._place(frame)) is not None
+        ]
+        # Whoever took the interpreter meanwhile moved on: the frames do not belong together.
+        if time.time_ns() - now_ns > _PROMPT_S * 1e9:
+            return
+        for thread, place in seen:
+            self._rows.extend((now_ns, thread, self._places.setdefault(place, len(self._places))))
+
+    def _number(self, ident: int) -> int:
+        thread = self._threads.get(ident)
+        return self._learn(ident) if thread is None else thread
+
+    def _learn(self, ident: int) -> int:
+        for thread in threading.enumerate():
+            if thread.ident is not None:
+                ours = thread.name.startswith(_OUR_THREADS)
+                self._threads[thread.ident] = -1 if ours else thread.native_id or -1
+        return self._threads.setdefault(ident, -1)
+
+    def _place(self, frame: FrameType | None) -> _Place | None:
+        inner: tuple[CodeType, int] | None = None
+        while frame is not None:
+            kind = self._kind(frame)
+            if kind != _PLUMBING:
+                line, frame = frame.f_lineno, _function_of(frame)
+                inner = inner or (frame.f_code, line)
+                if kind == _USER:
+                    return _Place(frame.f_code, line, *inner)
+            frame = frame.f_back
+        return None if inner is None else _Place(None, -1, *inner)
+
+    def _kind(self, frame: FrameType) -> int:
+        file = frame.f_code.co_filename
+        kind = self._kinds.get(file)
+        if kind is None:
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+            kind = self._kinds[file] = _kind_of(file, package, self._libraries)
+        return kind
+
+    def table(self) -> pd.DataFrame:
+        """The table `stack_samples`."""
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, _WIDTH)
+        places = list(self._places)
+        seen = [places[code] for code in rows[:, 2]]
+        return make_table(
+            SIDE_TABLES["stack_samples"],
+            {
+                "time_ns": rows[:, 0],
+                "thread": rows[:, 1],
+                "file": [_file(place.user) for place in seen],
+                "line": [place.user_line for place in seen],
+                "function": [_name(place.user) for place in seen],
+                "inner_file": [_file(place.inner) for place in seen],
+                "inner_line": [place.inner_line for place in seen],
+                "inner_function": [_name(place.inner) for place in seen],
+            },
+        )
+
+
+def _function_of(frame: FrameType) -> FrameType:
+    """The function around a comprehension, which some versions of Python run in its own frame."""
+    code = frame.f_code
+    while code.co_name.startswith("<") and code.co_name != "<module>":
+        outer = frame.f_back
+        if outer is None or outer.f_code.co_filename != code.co_filename:
+            break
+        frame, code = outer, outer.f_code
+    return frame
+
+
+def _let_in_late(waited_s: float) -> bool:
+    """Whether another thread held the interpreter when the look was due, and gave it up by itself,
+    calling an operator: it is seen there, and not where it was. One that is made to give it up,
+    after the switch interval, is seen where it was."""
+    return _PROMPT_S < waited_s < sys.getswitchinterval()
+
+
+def _kind_of(file: str, package: str, libraries: tuple[str, ...]) -> int:
+    if file.startswith("<") or package in _PLUMBING_PACKAGES:
+        return _PLUMBING
+    return _LIBRARY if file.startswith(libraries) else _USER
+
+
+def _library_folders() -> tuple[str, ...]:
+    """Folders of code that the user did not write: the standard library and what is installed."""
+    named = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {path for name in named if (path := sysconfig.get_path(name))}
+    installed = {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
+    resolved = {str(Path(path).resolve()) for path in folders | installed}
+    return tuple(f"{path}/" for path in folders | installed | resolved)
+
+
+def _file(code: CodeType | None) -> str:
+    return "" if code is None else code.co_filename
+
+
+def _name(code: CodeType | None) -> str:
+    if code is None:
+        return ""
+    name = str(getattr(code, "co_qualname", code.co_name))
+    return name.rpartition("<locals>.")[2]

@@ -1,0 +1,190 @@
+"""Samples of the stacks: which function the host was in, without Python frames."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from tests.live_models import OwnModel, prompt
+from tests.make_traces import TraceMaker
+from tests.test_cpu_pauses import paused
+from tests.test_idle import found
+from tracer import trace
+from tracer.analyzers import analyze
+from tracer.collectors.stack_samples import StackSamples
+
+HERE = __file__
+
+
+def busy(seconds: float) -> int:
+    until, turns = time.perf_counter() + seconds, 0
+    while time.perf_counter() < until:
+        turns += 1
+    return turns
+
+
+def comprehending(seconds: float) -> list[int]:
+    return [sum(range(20_000)) for _ in range(round(2_000 * seconds))]
+
+
+def reading(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        json.loads(json.dumps([1] * 2000))
+
+
+def sampled(action: object, seconds: float = 0.4) -> pd.DataFrame:
+    samples = StackSamples(0.002)
+    samples.start()
+    try:
+        action(seconds)  # type: ignore[operator]
+    finally:
+        samples.close()
+    table = samples.table()
+    return table[table["thread"] == threading.get_native_id()]
+
+
+def test_the_function_that_runs_is_seen_with_its_line() -> None:
+    table = sampled(busy)
+    seen = table[table["function"] == "busy"]
+    first = busy.__code__.co_firstlineno
+    assert len(seen) > len(table) / 2
+    assert set(seen["file"]) == {HERE}
+    assert seen["line"].between(first, first + 4).all()
+
+
+def test_a_comprehension_counts_as_its_function() -> None:
+    functions = set(sampled(comprehending)["function"])
+    assert "comprehending" in functions
+    assert not [name for name in functions if name.startswith("<")]
+
+
+def test_the_users_line_stands_beside_the_librarys() -> None:
+    table = sampled(reading)
+    seen = table[(table["function"] == "reading") & (table["inner_function"] != "reading")]
+    assert len(seen)
+    assert all("json" in file for file in seen["inner_file"])
+
+
+def test_nothing_goes_on_after_the_end_and_it_can_begin_again() -> None:
+    samples = StackSamples(0.002)
+    samples.start()
+    busy(0.1)
+    samples.close()
+    seen = len(samples.table())
+    busy(0.05)
+    assert len(samples.table()) == seen
+    assert not [t for t in threading.enumerate() if t.name == "tracer-stacks"]
+    samples.start()
+    busy(0.1)
+    samples.close()
+    assert len(samples.table()) > seen
+
+
+def sample(maker: TraceMaker, at_us: float, line: int, function: str, inner: str = "") -> None:
+    name = inner or function
+    maker.side(
+        "stack_samples",
+        time_ns=round(at_us * 1000),
+        thread=1,
+        file="own.py",
+        line=line,
+        function=function,
+        inner_file="library.py" if inner else "own.py",
+        inner_line=9 if inner else line,
+        inner_function=name,
+    )
+
+
+def with_samples(pauses: list[tuple[int, str, str]]) -> TraceMaker:
+    """The steps of `paused`: two samples in the operators of each, at line 3 of `loop`, and those
+    of `pauses` in its pause."""
+    maker = paused()
+    for step in range(6):
+        at = 30_000 * step
+        for place in (2_000, 6_000):
+            sample(maker, at + place, 3, "loop")
+        for number, (line, function, inner) in enumerate(pauses):
+            sample(maker, at + 12_000 + 1_000 * number, line, function, inner)
+    return maker
+
+
+def thread_of(maker: TraceMaker) -> TraceMaker:
+    assert maker.threads == [1]
+    return maker
+
+
+def test_a_pause_is_named_by_the_function_that_samples_saw() -> None:
+    maker = with_samples([(21, "collate", ""), (22, "collate", ""), (22, "collate", "")])
+    (pause,) = found(analyze(thread_of(maker).build()), "gap.host")
+    assert (pause.where.file, pause.where.line) == ("own.py", 22)
+    assert pause.where.function == "collate"
+    assert pause.count == 6 and "collate takes 20 ms at a time" in pause.title
+    assert "own.py:22 in collate" in pause.advice
+
+
+def test_where_the_loop_is_its_line_tells_and_not_its_function() -> None:
+    maker = with_samples([(5, "loop", ""), (5, "loop", "")])
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.line == 5
+    assert "line 5 of loop" in pause.title
+
+
+def test_where_the_users_line_does_it_all_the_library_is_named() -> None:
+    maker = with_samples([(3, "loop", "decode_all"), (3, "loop", "decode_all")])
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert (pause.where.file, pause.where.line) == ("library.py", 9)
+    assert pause.where.function == "decode_all"
+
+
+def test_what_a_model_does_between_its_operators_is_not_named() -> None:
+    maker = with_samples([(3, "loop", "Attention.forward"), (3, "loop", "Attention.forward")])
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.function is None
+
+
+def test_one_sample_names_nothing() -> None:
+    maker = paused()
+    sample(maker, 15_000, 21, "collate")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.function is None
+
+
+def test_a_pause_without_a_sample_is_like_its_like() -> None:
+    maker = paused()
+    for step in range(3):
+        sample(maker, 30_000 * step + 15_000, 21, "collate")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert (pause.count, pause.where.function) == (6, "collate")
+
+
+def test_idle_of_a_device_is_named_by_what_the_host_did() -> None:
+    maker = TraceMaker()
+    for step in range(6):
+        at = 20_000.0 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
+        for number in range(20):
+            begin = at + 20 * number
+            maker.operator("aten::mm", begin, 10)
+            maker.launch("gemm", start=begin + 2, run=(begin + 10, begin + 28))
+        for number in range(3):
+            sample(maker, at + 5_000 + 1_000 * number, 21, "tokenize")
+    (host,) = found(analyze(maker.build()), "gap.host")
+    assert (host.where.file, host.where.line) == ("own.py", 21)
+    assert "tokenize" in host.title
+
+
+@pytest.mark.parametrize("detail", ["modules", "full"])
+def test_a_live_run_names_the_function_between_its_steps(detail: str) -> None:
+    model = OwnModel().eval()
+    with trace(detail=detail) as t, torch.no_grad():  # type: ignore[arg-type]
+        for _ in range(6):
+            model(prompt())
+            busy(0.06)
+    (pause, *_) = [f for f in t.analysis.findings if f.rule == "gap.host"]
+    assert (pause.where.file, pause.where.function) == (HERE, "busy")
