@@ -68,9 +68,7 @@ class Host:
     @cached_property
     def nowhere(self) -> Rows:
         """-1 for each event: most of what is asked for does not occur in a recording."""
-        none = np.full(len(self.trace.events), NONE, dtype=np.int32)
-        none.flags.writeable = False
-        return none
+        return np.broadcast_to(np.int32(NONE), len(self.trace.events))
 
     def nearest(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each event the innermost host row around it, itself counted, that is wanted."""
@@ -209,10 +207,11 @@ def read_host(trace: Trace) -> Host:
 @dataclass(frozen=True)
 class Launches:
     """`launch`: for each event that is device work, the runtime call that put it there; -1 none.
-    `operator`: the innermost operator around that call, or the one the row itself names."""
+    `operator`: for each row of device work the innermost operator around that call, or the one the
+    row itself names."""
 
-    launch: Longs
-    operator: Longs
+    launch: Rows
+    operator: Rows
     launching: NDArray[np.bool_]  # runtime rows that launch work
     graph: NDArray[np.bool_]  # of these, replays of a graph
 
@@ -227,10 +226,10 @@ def link_launches(host: Host) -> Launches:
     work = trace.device_rows
     launch = np.full(len(trace.events), NONE, dtype=np.int32)
     launch[work] = _join(correlation, np.flatnonzero(launching), np.flatnonzero(runtime), work)
-    operator = take(host.operator, launch)
-    missing = work[operator[work] == NONE]
+    operator = take(host.operator, launch[work])
+    missing = np.flatnonzero(operator == NONE)
     if missing.size:
-        operator[missing] = _by_external_id(trace, host, missing)
+        operator[missing] = _by_external_id(trace, host, work[missing])
     return Launches(launch, operator, launching, graph)
 
 

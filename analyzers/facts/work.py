@@ -79,7 +79,7 @@ class Work:
         if self.cpu_only:
             return self.event
         of_node = take(self.host.operator, np.where(self.replayed, self.site, NONE))
-        return np.where(of_node == NONE, self.launches.operator[self.event], of_node)
+        return np.where(of_node == NONE, self.launches.operator, of_node)
 
     @cached_property
     def forward(self) -> Longs:

@@ -337,75 +337,107 @@ class GapView:
         return Pieces(
             source,
             np.maximum(segments.start_ns[place], piece.start_ns[row]),
-            np.minimum(segments.end_ns[place], piece.end_ns[row]),
+            np.minimum(segments.end_ns(place), piece.end_ns[row]),
             cause,
             np.where(cause == LAUNCH, self.launch[source], segments.event[place]),
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Segments:
     """The time of one host thread, cut where the innermost row changes, with what each part means
-    for a device that waits. The first begins before everything, the last never ends."""
+    for a device that waits. The first begins before everything, the last never ends.
+
+    They are by far the most rows of an analysis, so each column is replaced as it changes."""
 
     start_ns: Longs
-    end_ns: Longs
+    event: Rows  # the innermost row; -1 for none
     cause: NDArray[np.int8]
-    event: Longs
 
     @staticmethod
     def of(view: GapView, thread: int) -> Segments:
-        start, owner = _timeline(view, thread)
+        segments = _timeline(view, thread)
         if thread != view.main:
-            start, owner = _filled(start, owner, *_timeline(view, view.main))
-        start, owner, drained = _with_drain(view, start, owner, thread)
-        cause = _causes(view, start, owner)
-        cause[drained] = SYNC
-        start, owner, cause = _coalesced(start, owner, cause)
+            segments.fill_from(_timeline(view, view.main))
+        drained = _drain(view, segments, thread)
+        segments.cause = _causes(view, segments)
+        segments.cause[drained] = SYNC
+        segments.join_alike()
         for ranges, forced in view.forced:
-            start, owner, cause = _forced(start, owner, cause, ranges, forced)
-        return Segments(start, np.append(start[1:], _NEVER), cause, owner)
+            segments.force(ranges, forced)
+        return segments
+
+    def end_ns(self, places: Rows) -> Longs:
+        """Where these end."""
+        last = self.start_ns.size - 1
+        ends: Longs = self.start_ns.take(np.minimum(places + 1, last))
+        ends[places == last] = _NEVER
+        return ends
+
+    def fill_from(self, other: Segments) -> None:
+        """Where this thread does nothing, what the other does: the one waits for the other."""
+        times = merged_times(self.start_ns, other.start_ns)
+        mine = self.event[np.searchsorted(self.start_ns, times, side="right") - 1]
+        theirs = other.event[np.searchsorted(other.start_ns, times, side="right") - 1]
+        self.start_ns, self.event = times, np.where(mine == NONE, theirs, mine)
+        self.cause = np.full(times.size, HOST, dtype=np.int8)
+
+    def cut_at(self, times: Longs) -> None:
+        """Also cut at these few times."""
+        at = np.searchsorted(self.start_ns, times, side="right")
+        new = self.start_ns[at - 1] != times
+        if new.any():
+            at, times = at[new], times[new]
+            self.event = np.insert(self.event, at, self.event[at - 1])
+            self.cause = np.insert(self.cause, at, self.cause[at - 1])
+            self.start_ns = np.insert(self.start_ns, at, times)
+
+    def join_alike(self) -> None:
+        """Neighbours of one cause and event joined. Which operator dispatched does not matter: what
+        comes of it is the next launch."""
+        self.event = np.where(self.cause == LAUNCH, NONE, self.event)
+        new = np.ones(self.event.size, dtype=bool)
+        new[1:] = (self.cause[1:] != self.cause[:-1]) | (self.event[1:] != self.event[:-1])
+        self.event, self.cause = self.event[new], self.cause[new]
+        self.start_ns = self.start_ns[new]
+
+    def force(self, ranges: tuple[Longs, Longs], cause: int) -> None:
+        """Inside these ranges of time this is the cause, whatever the thread says."""
+        begin, stop = union(*ranges)
+        self.cut_at(merged_times(begin, stop))
+        inside, _ = places_between(*np.searchsorted(self.start_ns, [begin, stop]))
+        self.cause[inside] = cause
 
 
 _NEVER = np.iinfo(np.int64).max
 
 
-def _coalesced(
-    start: Longs, owner: Longs, cause: NDArray[np.int8]
-) -> tuple[Longs, Longs, NDArray[np.int8]]:
-    """Neighbours of one cause and owner joined. Which operator dispatched does not matter: what
-    comes of it is the next launch."""
-    owner = np.where(cause == LAUNCH, NONE, owner)
-    new = np.ones(start.size, dtype=bool)
-    new[1:] = (cause[1:] != cause[:-1]) | (owner[1:] != owner[:-1])
-    return start[new], owner[new], cause[new]
-
-
-def _timeline(view: GapView, thread: int) -> tuple[Longs, Rows]:
+def _timeline(view: GapView, thread: int) -> Segments:
     """Times at which the innermost row of a thread changes, and the row from there on."""
     places = view.host.places_of(thread)
     time, owner = _walked(view, places)
     if (time[1:] < time[:-1]).any():  # rows that overlap and do not nest
         time, owner = _in_turn(view, places)
     last = np.append(time[1:] != time[:-1], True)
-    return time[last], owner[last]
+    owner = owner[last]
+    return Segments(time[last], owner, np.full(owner.size, HOST, dtype=np.int8))
 
 
 def _walked(view: GapView, places: slice) -> tuple[Longs, Rows]:
     """A walk down the trees enters and leaves each row that lasts: where in the walk follows from
     what it passed before."""
-    host = view.host
-    every = host.rows[places]
-    lasts = view.trace.end_ns[every] > view.trace.start_ns[every]
-    rows, depth = every[lasts], host.forest.depth[places][lasts]
-    stop = host.forest.stop[places][lasts]
+    host, trace = view.host, view.trace
+    rows = host.rows[places]
+    lasts = trace.end_ns[rows] > trace.start_ns[rows]
     passed = np.cumsum(np.append(False, lasts), dtype=np.int32)
-    enter = 2 * np.arange(rows.size, dtype=np.int32) + 1 - depth
-    leave = 2 * passed[stop - places.start] - depth
+    rows, depth = rows[lasts], host.forest.depth[places][lasts]
     time = np.full(2 * rows.size + 1, np.iinfo(np.int64).min)
     owner = np.full(time.size, NONE, dtype=np.int32)
-    time[enter], owner[enter] = view.trace.start_ns[rows], rows
-    time[leave], owner[leave] = view.trace.end_ns[rows], host.parent[rows]
+    enters = 2 * np.arange(rows.size, dtype=np.int32) + 1 - depth
+    time[enters], owner[enters] = trace.start_ns[rows], rows
+    leaves = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth
+    time[leaves] = trace.end_ns[rows]
+    owner[leaves] = take(host.rows, host.forest.parent[places][lasts])
     return time, owner
 
 
@@ -424,49 +456,33 @@ def _in_turn(view: GapView, places: slice) -> tuple[Longs, Rows]:
     return time[order], owner[order]
 
 
-def _filled(start: Longs, owner: Longs, other: Longs, other_owner: Longs) -> tuple[Longs, Longs]:
-    """Where a thread does nothing, what the main thread does: the one waits for the other."""
-    times = merged_times(start, other)
-    mine = owner[np.searchsorted(start, times, side="right") - 1]
-    main = other_owner[np.searchsorted(other, times, side="right") - 1]
-    return times, np.where(mine == NONE, main, mine)
-
-
-def _with_drain(
-    view: GapView, start: Longs, owner: Longs, thread: int
-) -> tuple[Longs, Rows, Longs]:
-    """After a wait the queue is empty. Up to the usual pace of launches the wait is to blame; and
-    where nothing else is recorded, up to the time it held the host: that much the host would have
-    run ahead without it. The blame ends at the next launch. The last value: segments so blamed."""
+def _drain(view: GapView, segments: Segments, thread: int) -> Longs:
+    """The segments that a wait is to blame for. After it the queue is empty: up to the usual pace
+    of launches, and where nothing else is recorded up to the time it held the host, which that much
+    would have run ahead without it. The blame ends at the next launch."""
     trace, pace = view.trace, view.learned.pace_ns
     waits = np.flatnonzero(view.calls.blocking & (trace.events["thread"].to_numpy() == thread))
     if not waits.size:
-        return start, owner, waits
+        return waits
     waits = waits[np.argsort(trace.end_ns[waits], kind="stable")]
     begin = trace.end_ns[waits]
     limit = np.minimum(view.next_launch(begin), np.append(begin[1:], _NEVER))
     stop = np.minimum(begin + pace, np.maximum(limit, begin))
     held = np.where(limit == _NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
     far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
-    start, owner = _cut_at(start, merged_times(begin, stop, far), owner)
-    place, wait = places_between(*np.searchsorted(start, [begin, far]))
-    silent = (owner[place] == NONE) | view.is_range[owner[place]]
-    blamed = silent | (start[place] < stop[wait])
-    drained, owner[drained] = place[blamed], waits[wait[blamed]]
-    return start, owner, drained
+    segments.cut_at(merged_times(begin, stop, far))
+    place, wait = places_between(*np.searchsorted(segments.start_ns, [begin, far]))
+    owner = segments.event[place]
+    blamed = (owner == NONE) | view.is_range[owner] | (segments.start_ns[place] < stop[wait])
+    drained: Longs = place[blamed]
+    segments.event[drained] = waits[wait[blamed]]
+    return drained
 
 
-def _cut_at(start: Longs, times: Longs, *columns: NDArray[Any]) -> tuple[Any, ...]:
-    """Segments also cut at these few times."""
-    at = np.searchsorted(start, times, side="right")
-    new = start[at - 1] != times
-    at, times = at[new], times[new]
-    return np.insert(start, at, times), *(np.insert(c, at, c[at - 1]) for c in columns)
-
-
-def _causes(view: GapView, start: Longs, owner: Rows) -> NDArray[np.int8]:
+def _causes(view: GapView, segments: Segments) -> NDArray[np.int8]:
     """What each segment means by the row that is innermost in it."""
-    length = np.append(start[1:], start[-1:]) - start
+    owner = segments.event
+    length = np.diff(segments.start_ns, append=segments.start_ns[-1:])
     length[0] = 0
     cause = view.cause_of_row.take(owner)
     # Without operators in the recording a thread that only launches is dispatching in between.
@@ -517,7 +533,7 @@ def _longer(length: Longs, owner: Rows, least: float) -> Longs:
 def _overall_stretch(view: GapView, length: Longs, owner: Rows) -> float:
     """Median of all stretches of operators without a call inside."""
     stretches = length[(owner != NONE) & view.is_operator.take(owner)]
-    return float(np.median(stretches)) if stretches.size else 0.0
+    return float(np.median(stretches, overwrite_input=True)) if stretches.size else 0.0
 
 
 def _host_operators(view: GapView, length: Longs, owner: Rows) -> Longs:
@@ -526,23 +542,6 @@ def _host_operators(view: GapView, length: Longs, owner: Rows) -> Longs:
     long = long[view.is_operator[owner[long]]]
     idle: Longs = long[~view.launches_inside[view.outer_operator[owner[long]]]]
     return idle
-
-
-def _forced(
-    start: Longs,
-    owner: Rows,
-    cause: NDArray[np.int8],
-    ranges: tuple[Longs, Longs],
-    forced: int,
-) -> tuple[Longs, Rows, NDArray[np.int8]]:
-    """Segments inside these ranges of time have this cause, whatever the thread says."""
-    begin, stop = union(*ranges)
-    if not begin.size:
-        return start, owner, cause
-    start, owner, cause = _cut_at(start, merged_times(begin, stop), owner, cause)
-    inside, _ = places_between(*np.searchsorted(start, [begin, stop]))
-    cause[inside] = forced
-    return start, owner, cause
 
 
 def _rows_of(chosen: NDArray[np.bool_]) -> Rows:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import BACKWARD_NODE, Host, Launches
-from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, lookup
 from tracer.analyzers.names.engine_names import parse_engine_range
 from tracer.analyzers.steps.phases import content_facts
 from tracer.events import Trace
@@ -140,12 +140,13 @@ def _user_ranges(trace: Trace, host: Host, launches: Launches) -> list[HostStep]
 def _depth_among(host: Host, wanted: NDArray[np.bool_]) -> Longs:
     """How many wanted ranges lie around each wanted row."""
     depth = np.zeros(wanted.size, dtype=np.int64)
-    rows, nearest = np.flatnonzero(wanted), host.nearest(wanted)
-    around = take(nearest, host.parent[rows])
+    inside = wanted[host.rows]
+    rows = np.flatnonzero(inside)
+    around = host.forest.around(rows, inside)
     while rows.size:
         rows, around = rows[around != NONE], around[around != NONE]
-        depth[rows] += 1
-        around = take(nearest, host.parent[around])
+        depth[host.rows[rows]] += 1
+        around = host.forest.around(around, inside)
     return depth
 
 
