@@ -16,6 +16,7 @@ from tracer.analyzers.rules.attention import judge_attention
 from tracer.analyzers.rules.comm import judge_communication
 from tracer.analyzers.rules.compile import judge_compile
 from tracer.analyzers.rules.cpu import judge_cpu_pauses
+from tracer.analyzers.rules.cpu_compile import judge_cpu_compiling
 from tracer.analyzers.rules.gaps import judge_gaps
 from tracer.analyzers.rules.matmul import judge_matmul
 from tracer.analyzers.rules.moe import judge_moe
@@ -28,6 +29,7 @@ EXPLAIN: Explain = explain_idle
 RULES: tuple[Rule, ...] = (
     judge_gaps,
     judge_cpu_pauses,
+    judge_cpu_compiling,
     judge_waits,
     judge_allocator,
     judge_attention,

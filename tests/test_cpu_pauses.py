@@ -75,3 +75,52 @@ def test_a_file_cut_before_its_device_rows_says_nothing_of_the_device() -> None:
     assert not analysis.cpu_only
     assert not analysis.accounted
     assert "cut off before its device rows" in analysis.breakdown_reason
+
+
+def test_compiling_is_no_pause_and_names_its_function() -> None:
+    maker = paused()
+    times = {"start_ns": 70_100_000, "end_ns": 89_900_000}
+    maker.side("compile_events", kind="compile", file="a.py", line=9, function="f", **times)
+    analysis = analyze(maker.build())
+    (compiled,) = found(analysis, "warmup.first_use")
+    assert (compiled.where.file, compiled.where.line) == ("a.py", 9)
+    assert compiled.steps == (2,)
+    assert compiled.title.startswith("f is compiled")
+    assert [f.count for f in found(analysis, "gap.host")] == [5]
+
+
+def test_pauses_all_over_the_program_are_one_finding() -> None:
+    """Whatever the program does, it stops: another thread has the interpreter."""
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 60_000)
+    for place in range(6):
+        maker.operator(f"aten::op{place}", 10_000 * place, 4_000)
+    maker.operator("aten::last", 59_900, 100)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.count == 6
+    assert "thread" in pause.advice
+
+
+def test_a_library_operator_that_calls_others_on_the_way_is_work() -> None:
+    """A product of a library reads a scalar first; the rest of it is no pause."""
+    maker = TraceMaker()
+    for step in range(4):
+        at = 10_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        maker.operator("lib::product", at, 9_900)
+        maker.operator("aten::item", at + 10, 20)
+    analysis = analyze(maker.build())
+    assert not found(analysis, "gap.host")
+    assert charged(analysis)["host"] == 4 * 100_000
+
+
+def test_python_inside_an_operator_is_not_its_own_work() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 10_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        maker.operator("lib::custom", at, 9_900)
+        maker.host("frame", "user.py(3): custom", at + 5, 9_800)
+        maker.operator("aten::mm", at + 10, 1_000)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.function == "custom"

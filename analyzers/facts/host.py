@@ -17,6 +17,8 @@ HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 # What these hold is an attention of its own, whatever they do themselves.
 _COMPOSED = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
+# Operators of other libraries, in C++ unless Python functions are seen inside.
+_LIBRARY = re.compile(r"(?!aten|autograd|c10d|torch|record_|nccl|gloo|profiler)\w+::\w+$")
 # Ranges under which code is compiled.
 COMPILE_RANGE = re.compile(
     r"dynamo$|.*\(dynamo_timed\)$|entire_(frame|backward)_compile|compile_file"
@@ -154,8 +156,21 @@ class Host:
         native = self.trace.names_matching(
             lambda name: name.startswith(_NATIVE) and name not in _COMPOSED
         )
-        mostly: NDArray[np.bool_] = (native & (2 * own >= calls))[codes]
+        library = self.trace.names_matching(lambda name: _LIBRARY.match(name) is not None)
+        library[codes[self._holding_frames]] = False
+        mostly: NDArray[np.bool_] = ((native | library) & (2 * own >= calls))[codes]
         return mostly
+
+    @property
+    def _holding_frames(self) -> NDArray[np.bool_]:
+        """Operators in which Python functions ran, by position."""
+        frames = self.of_kind("frame")[self.rows]
+        inside = take(
+            self.forest.nearest(self.of_kind("operator")[self.rows]), np.flatnonzero(frames)
+        )
+        holds = np.zeros(self.rows.size, dtype=bool)
+        holds[inside[inside != NONE]] = True
+        return holds
 
     @cached_property
     def backward_node(self) -> Longs:

@@ -44,6 +44,11 @@ def parse_frame(name: str) -> Where | None:
     return Where(file=match["file"], line=int(match["line"]), function=match["function"])
 
 
+def without_folder(file: str) -> str:
+    """A file of an installed package by its name in it, as the profiler's own frames name it."""
+    return re.split(r"[/\\](?:site|dist)-packages[/\\]", file)[-1]
+
+
 def folded(path: str) -> str:
     """A module path with its layer numbers, or the instance number of a class, replaced, so that
     like layers are one place."""
@@ -128,4 +133,4 @@ class Places:
         if not len(chosen):
             return None
         row = chosen.iloc[0]
-        return Where(str(row["file"]), int(row["line"]), str(row["function"]))
+        return Where(without_folder(str(row["file"])), int(row["line"]), str(row["function"]))

@@ -10,7 +10,7 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import Calls
-from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.facts.places import parse_frame, without_folder
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
@@ -20,6 +20,10 @@ from tracer.findings import Check, Finding, Where
 # A pause is looked at from this share of a step on; a place is named from this share of the
 # window on; so many of the longest pauses are looked at.
 _PAUSE_SHARE, _NAMED_SHARE, _MOST = 0.02, 0.02, 400
+# Pauses without a name at so many places have a cause outside of what the program does there.
+_EVERYWHERE = 4
+# A watched call is noted at most so long before its operator begins.
+_CALL_BEFORE_NS = 100_000
 _RULES = ("gap.host", "gap.input", "gap.gc")
 
 
@@ -34,6 +38,7 @@ class _Pause:
     before: str
     last: str
     line_only: bool = False  # the function is where the loop is: its line is what tells
+    places: int = 1  # at how many places of the program such pauses lie
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -51,8 +56,8 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult()
     seen = _Seen(context)
     pauses = [_pause(seen, row) for row in _long_gaps(context, analysis).tolist()]
-    groups = _grouped(_sampled(context, pauses))
-    findings = [_finding(context, analysis, members) for members in groups.values()]
+    groups = _folded(context, list(_grouped(_sampled(context, pauses)).values()))
+    findings = [_finding(context, analysis, members) for members in groups]
     kept = [f for f in findings if (f.ratio or 0.0) >= _NAMED_SHARE]
     kept.sort(key=lambda finding: -(finding.cost_ns or 0))
     reason = "no device here: time outside operators of the host"
@@ -60,12 +65,25 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
     return RuleResult(tuple(kept), tuple(checks))
 
 
+def _folded(context: Context, groups: list[list[_Pause]]) -> list[list[_Pause]]:
+    """The groups, those of no known function in one where they lie all over the program and none
+    stands out: what stops it does not depend on what it does."""
+    length = context.gaps.end_ns - context.gaps.start_ns
+    nameless = [g for g in groups if g[0].rule == "gap.host" and g[0].where == Where()]
+    costs = [sum(int(length[pause.row]) for pause in group) for group in nameless]
+    if len(nameless) < _EVERYWHERE or max(costs) > sum(costs) / 3:
+        return groups
+    pauses = [replace(p, after="", before="", last="") for group in nameless for p in group]
+    pauses = [replace(pause, places=len(nameless)) for pause in pauses]
+    return [*(g for g in groups if g not in nameless), pauses]
+
+
 def _long_gaps(context: Context, analysis: Analysis) -> Longs:
     gaps = context.gaps
     length = gaps.end_ns - gaps.start_ns
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else float(analysis.window.wall_ns)
-    compiling = gaps.cause == CAUSE_CODE["compile"]  # has a cause, and rules of its own
+    compiling = gaps.cause == CAUSE_CODE["compile"]  # rule file `cpu_compile` judges these
     rows = np.flatnonzero((length > _PAUSE_SHARE * step) & ~compiling)
     longest: Longs = rows[np.argsort(-length[rows], kind="stable")][:_MOST]
     return np.sort(longest)
@@ -93,7 +111,7 @@ def _pause(seen: _Seen, row: int) -> _Pause:
     rule = _rule_of(seen, start, end)
     after, before = (_operator(context, int(side[row])) for side in (gaps.before, gaps.after))
     frame = _frame_within(seen, start, end)
-    last = "" if frame else _last_line(context, start)
+    last = "" if frame else _last_line(context, int(gaps.before[row]), start)
     if rule == "gap.input":  # what the loader does varies from fetch to fetch
         after = before = ""
     return _Pause(row, rule, frame or Where(), after, before, last)
@@ -154,15 +172,21 @@ def _frame_within(seen: _Seen, start: int, end: int) -> Where | None:
     return None
 
 
-def _last_line(context: Context, start: int) -> str:
-    """The last line that the recorder's hook saw before a time."""
-    sites = context.work.trace.table("host_sites")
+def _last_line(context: Context, before: int, start: int) -> str:
+    """The line that the recorder's hook saw at the operator before a pause, or after it."""
+    if before == NONE:
+        return ""
+    trace, host = context.work.trace, context.work.host
+    event = int(context.work.event[before])
+    outer = int(host.outer_operator[event])
+    since = int(trace.start_ns[outer if outer != NONE else event]) - _CALL_BEFORE_NS
+    sites = trace.table("host_sites")
     times = sites["time_ns"].to_numpy()
     at = int(np.searchsorted(times, start, side="right")) - 1
-    if at < 0:
+    if at < 0 or times[at] < since:
         return ""
     row = sites.iloc[at]
-    return f"{row['file']}:{row['line']} in {row['function']}"
+    return f"{without_folder(str(row['file']))}:{row['line']} in {row['function']}"
 
 
 def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Finding:
@@ -171,7 +195,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     length = gaps.end_ns[rows] - gaps.start_ns[rows]
     cost, first = int(length.sum()), pauses[0]
     steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
-    each = milliseconds(cost / len(pauses))
+    each = milliseconds(cost / len(pauses)) + (" at a time" if len(pauses) > 1 else "")
     events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]]
     return Finding(
         rule=first.rule,
@@ -202,18 +226,20 @@ def _common(names: list[str]) -> str | None:
 
 def _title(pause: _Pause, each: str) -> str:
     if pause.rule == "gap.gc":
-        return f"Python's garbage collector stops the host, {each} at a time"
+        return f"Python's garbage collector stops the host, {each}"
     if pause.rule == "gap.input":
         who = f": {pause.where.function}" if pause.where.function else ""
-        return f"the loop waits for its data loader, {each} at a time{who}"
+        return f"the loop waits for its data loader, {each}{who}"
     if pause.line_only:
         place = f"line {pause.where.line} of {pause.where.function}"
-        return f"{each} at a time pass outside operators in {place}"
+        return f"{each} pass outside operators in {place}"
     if pause.where.function:
-        return f"{pause.where.function} takes {each} at a time on the host, outside operators"
+        return f"{pause.where.function} takes {each} on the host, outside operators"
+    if pause.places > 1:
+        return f"{each} pass outside operators at {pause.places} places without a name in common"
     sides = f" between {pause.after} and {pause.before}" if pause.after and pause.before else ""
     who = f", after {pause.last}" if pause.last else ""
-    return f"{each} at a time pass outside operators{sides}{who}"
+    return f"{each} pass outside operators{sides}{who}"
 
 
 def _advice(pause: _Pause, each: str) -> str:
@@ -233,6 +259,11 @@ def _advice(pause: _Pause, each: str) -> str:
         )
     if where.file:
         return f"{where.file}:{where.line} in {where.function} takes it: move it out of the step."
+    if pause.places > 1:
+        return (
+            "Look for another Python thread that holds the interpreter, and for other processes on "
+            "the same cores."
+        )
     return (
         "Look at the Python code between these operators, or record with detail='full' to see the "
         "function."

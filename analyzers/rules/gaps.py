@@ -51,8 +51,8 @@ def judge_gaps(context: Context, analysis: Analysis) -> RuleResult:
     """All gap rules of one recording."""
     reason = _cannot_judge(context, analysis)
     if reason:
-        others = () if not analysis.cpu_only else ("gap.host", "gap.input", "gap.gc")
-        rules = [rule for rule in GAP_RULES if rule not in others]  # rule file `cpu` judges these
+        # Rule files `cpu` and `cpu_compile` judge the rest.
+        rules = ("gap.launch_bound",) if analysis.cpu_only else GAP_RULES
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
     pieces = IdlePieces(context)
     findings = [
