@@ -48,6 +48,8 @@ DENSE_FP8 = "f: bygroup deepgemm glu bygroup deepgemm"
 EXPERTS_FP8 = "f: gemm group bygroup align experts glu bygroup experts moesum"
 SHARED_FP8 = "bygroup deepgemm glu bygroup deepgemm"
 OVER_NETWORK = "f: gemm group bygroup x: dispatch f: grouped siluquant grouped x: gather f:"
+ATTEND = "o: addnorm a: gemm rope cache core gemm o: addnorm f: gemm route x: dispatch"
+EXCHANGE = "f: grouped siluquant grouped x: gather f: gemm glu gemm add"
 CHUNKED = (
     "a: gemm norm*2 gemm rope latentcache gemm cat core gathercache gemm cat core merge gemm "
     f"o: addnorm {FEED} o: addnorm"
@@ -132,6 +134,28 @@ MODELS = {
         VLLM_MORE,
         FIRST,
         ["a: gemm conv1d state pass bmm chunks gatednorm gemm o: addnorm"] * 4,
+    ),
+    "vllm, minicpm, scaled before the sum": Model(
+        VLLM_MORE,
+        "o: embed mul norm",
+        [f"a: gemm rope cache core gemm o: mul addnorm {FEED} o: mul addnorm"] * 4,
+        "o: mul gemm argmax",
+    ),
+    "vllm, lfm 2, short convolutions": Model(
+        VLLM_MORE,
+        FIRST,
+        [
+            *[f"a: gemm mul conv1d mul gemm o: addnorm {FEED} o: addnorm"] * 2,
+            f"a: gemm norm*2 rope cache core gemm o: addnorm {FEED} o: addnorm",
+        ]
+        * 3,
+    ),
+    "vllm, two batches in turn": Model(
+        VLLM_MORE,
+        "o: embed*2",
+        [f"{ATTEND} {ATTEND} {EXCHANGE} {EXCHANGE}"]
+        * 4,
+        "o: addnorm gemm argmax",
     ),
     "vllm, nemotron-h": Model(
         VLLM_MORE,

@@ -32,7 +32,7 @@ _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q
 # projection can be scaled before it is added. A norm with the sum in it needs none before it. An
 # activation and a product before a norm, with no product before them, make what it is modulated by.
 _CLUSTER = re.compile(
-    rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?:AG)?(?=[NU]))?"
+    rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?:AG)?(?=[NU])|(?<=[GgM])m(?=B))?"
     rb"[NBFU](?:[^GMRAKS]*(?:AG)?[NBFU])*D*"
 )
 _ADDED = re.compile(rb"D(?:AG|c)?[NU]|[NU]D|[BF]")
