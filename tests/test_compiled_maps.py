@@ -10,10 +10,11 @@ import pytest
 
 from tests.make_traces import TraceMaker
 from tests.test_attribution import parts
-from tracer.analysis import Analysis
+from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
 from tracer.collectors.compiling.compile_log import CompileLog
+from tracer.collectors.compiling.compiled_records import CallRecord, Source, with_gradients
 from tracer.collectors.compiling.compiled_source import read_source
 from tracer.findings import Finding
 
@@ -96,6 +97,31 @@ def test_operators_are_laid_beside_calls_by_name() -> None:
     assert align_operators(KERNELS, GENERATED, names) == [-1, 0, 1, 2, 3, 4]
 
 
+ROOT = "the root"
+
+
+@pytest.mark.parametrize(
+    ("known", "wanted"),
+    [
+        (["", "down"], ["down", "down"]),
+        (["down", ""], ["down", "down"]),
+        (["up", "", "", "gate"], ["up", "up", "gate", "gate"]),
+        (["up", "", ""], ["up", "up", ""]),  # three are no pairs
+        ([ROOT, "lm_head"], ["lm_head", "lm_head"]),
+    ],
+)
+def test_products_for_gradients_stand_in_pairs(known: list[str], wanted: list[str]) -> None:
+    def call(kernel: str, path: str) -> CallRecord:
+        form = "generated" if kernel == "triton_a" else "extern"
+        sources = (Source(path.removeprefix(ROOT), "Linear"),) if path else ()
+        return CallRecord(kernel, form, (), sources)
+
+    apart = call("triton_a", "")
+    calls = [apart, *(call("extern_kernels.mm", path) for path in known), apart]
+    found = [one.sources[0].path if one.sources else "" for one in with_gradients(calls)]
+    assert found == ["", *wanted, ""]
+
+
 # --- a compiled graph in a recording -------------------------------------------------------------
 
 NORM, ACTIVATION = "triton_red_fused_add_native_layer_norm_0", "triton_poi_fused_silu_1"
@@ -162,6 +188,22 @@ def test_kernels_go_to_the_modules_that_they_serve_and_share_their_time() -> Non
     row = analysis.kernels.set_index("name").loc[NORM]
     assert json.loads(str(row["modules"])) == ["l.*.norm", "l.*"]
     assert json.loads(str(row["operators"])) == ["pow", "rsqrt", "add"]
+
+
+def test_a_kernel_that_makes_the_loss_serves_it_whatever_else_it_holds() -> None:
+    loss = "cpp_fused__log_softmax_arange_nll_loss_forward_view_2"
+    maker = TraceMaker()
+    maker.side("compiled_graphs", graph=0, key="fkey", backward=0, basis="provenance")
+    for path, kind in AROUND:
+        maker.side("compiled_modules", graph=0, call=-1, path=path, type=kind, operators="[]")
+    maker.side(
+        "compiled_modules", graph=0, call=0, path="l.0.attn", type="Attention", operators="[]"
+    )
+    maker.side("compiled_calls", graph=0, call=0, kernel=loss, form="generated", operators="[]")
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 20)
+    maker.operator(loss, 1, 10)
+    analysis = analyze(maker.build())
+    assert [BUCKETS[bucket] for bucket in analysis.work["bucket"]] == [("other", "loss")]
 
 
 def test_what_does_not_divide_goes_to_the_first_module() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -36,6 +36,7 @@ _DESCRIBING = frozenset(
     ("view", "_unsafe_view", "slice", "transpose", "permute", "t", "expand", "unsqueeze", "squeeze")
 )
 _BACKWARD = 2  # direction
+_LOSS = BUCKET_CODE["other", "loss"]
 _ANY = describe("")
 
 
@@ -87,6 +88,8 @@ class _Calls:
     def bucket(self, case: int, call: int, name: int) -> int:
         """The bucket that most modules of the call agree on; -1 where none has one."""
         kernel = self.work.names[name]
+        if _makes_loss(kernel.fused_ops):
+            return _LOSS
         votes = Counter(
             bucket
             for source in self.cases[case]
@@ -142,6 +145,12 @@ class _Calls:
         first, _ = distinct(case, call)
         pairs = zip(case[first].tolist(), call[first].tolist(), strict=True)
         return [pair for pair in pairs if pair[1] != NONE]
+
+
+@lru_cache(maxsize=4096)
+def _makes_loss(operators: tuple[str, ...]) -> bool:
+    """Whether a generated kernel holds a loss: whatever else is fused with it, it serves that."""
+    return any("loss" in operator for operator in operators)
 
 
 def _qualified(operator: str) -> str:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from tracer.collectors.compiling.compiled_source import EXTERN, NO_SOURCE, SourceCall, SourceModule
@@ -128,7 +129,7 @@ def understand(names: ModuleNames, frame: Frame, seen: Seen) -> GraphRecord:
     graph = seen.graph
     reader = _Understanding(names, frame, seen)
     calls = [reader.call(call) for call in seen.source.calls]
-    calls = _between(_with_gradients(calls) if seen.backward else calls)
+    calls = _between(with_gradients(calls) if seen.backward else calls)
     return GraphRecord(
         str(getattr(graph, "_fx_graph_cache_key", None)),
         seen.compile_id,
@@ -292,14 +293,24 @@ def _mapping(graph: Any) -> Mapping[str, Any]:
     return mapping if isinstance(mapping, dict) else {}
 
 
-def _with_gradients(calls: list[CallRecord]) -> list[CallRecord]:
-    """In a backward pass the product for a weight's gradient follows that for its input's."""
+def with_gradients(calls: list[CallRecord]) -> list[CallRecord]:
+    """In a backward pass the products for the gradients of a weight and of its input stand side by
+    side, in either order: one that tells nothing serves the module of the other."""
     out: list[CallRecord] = []
-    for call in calls:
-        before = out[-1] if out else call
-        alike = call.form == EXTERN and call.kernel == before.kernel
-        out.append(replace(call, sources=before.sources) if alike and not call.sources else call)
+    for kernel, group in groupby(calls, key=lambda call: (call.form, call.kernel)):
+        alike = list(group)
+        paired = EXTERN in kernel and len(alike) > 1
+        out += [_told_by_pair(alike, place) for place in range(len(alike))] if paired else alike
     return out
+
+
+def _told_by_pair(alike: list[CallRecord], place: int) -> CallRecord:
+    """The call at this place, with the sources of the other of its pair where it has none below the
+    root; where some stand alone, with those of the one before it, else after it."""
+    others = [place - 1, place + 1] if len(alike) % 2 else [place ^ 1, place - 1, place + 1]
+    near = [alike[other].sources for other in (place, *others) if 0 <= other < len(alike)]
+    inner = (sources for sources in near if any(source.path for source in sources))
+    return replace(alike[place], sources=next(inner, alike[place].sources))
 
 
 def _between(calls: list[CallRecord]) -> list[CallRecord]:
