@@ -510,3 +510,22 @@ def test_synthetic_traces_are_made_in_order() -> None:
     ]
     assert trace.table("copies")["event"].tolist() == [2]
     assert trace.events["correlation"].tolist() == [-1, 2, 2, -1, 1, 1]
+
+
+def test_an_unknown_option_gets_the_usage_of_its_command(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", "x.json", "--jsn"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "usage: tracer report" in said and "did you mean --json?" in said
+
+
+def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(
+    trace_file: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    save_run(open_source(trace_file), tmp_path / "all" / "job" / "one")
+    (tmp_path / "all" / "job.out").touch()
+    assert cli.main(["report", str(tmp_path / "all"), "--json"]) == 0
+    out, said = capsys.readouterr()
+    assert json.loads(out)["source"]["path"].endswith("one")
+    assert "left out, no recordings: job.out" in said

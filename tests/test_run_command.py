@@ -309,6 +309,14 @@ def test_a_wrong_call_says_what_to_do(runner: Runner) -> None:
     no_terminal = runner.traced(runner.script(MODEL), options=("--open",))
     assert (no_terminal.status, no_terminal.out) == (2, "")
     assert "--open needs a terminal" in no_terminal.err and "--out" in no_terminal.err
+    for options, words in (
+        (("--seconds", "-3"), "--seconds -3"),
+        (("--report", "nowhere/a.html"), "nothing can be written in"),
+        (("--out", "script.py/a"), "nothing can be written in"),
+    ):
+        refused = runner.traced(runner.script(MODEL), options=options)
+        assert (refused.status, refused.out) == (2, "")
+        assert words in refused.err and len(refused.err.splitlines()) == 1
     nothing = runner.traced()
     assert nothing.status == 2
     assert "tracer run train.py" in nothing.err
@@ -368,3 +376,21 @@ def test_where_there_may_be_a_gpu_the_first_module_call_begins(
     queued[0]()  # type: ignore[operator]
     assert acted == ["began"]
     watch.close()
+
+
+def test_ranks_of_a_job_that_ended_its_group_do_not_overwrite_each_other(runner: Runner) -> None:
+    script = runner.script(MODEL)
+    for rank in ("0", "1"):
+        runner.environment.update(RANK=rank, WORLD_SIZE="2")
+        done = runner.traced(script, options=("--out", "runs/job"))
+        assert done.status == 0
+    assert sorted(p.name for p in (runner.folder / "runs/job").iterdir()) == ["rank0", "rank1"]
+
+
+def test_an_option_behind_the_script_is_the_programs_and_mentioned(runner: Runner) -> None:
+    script = runner.script("import sys; print(sys.argv[1:])" + MODEL)
+    done = runner.traced(script, "--detail", "full", options=("--out", "runs/a"))
+    assert done.out == "['--detail', 'full']\n"
+    assert "--detail full stands behind the program" in done.err
+    again = runner.traced(script, options=("--out", "runs/a"))
+    assert "in place of the run that was there" in again.err

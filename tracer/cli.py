@@ -75,7 +75,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        _refuse(parser, args.command, unknown)
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
@@ -84,6 +86,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A traced program keeps its exceptions, signals and exit status.
         return _run_transparent(command, args)
     return _run(command, args)
+
+
+def _refuse(parser: argparse.ArgumentParser, command: str | None, unknown: Sequence[str]) -> None:
+    """End with the usage of the command that does not know these words, and what was meant."""
+    import difflib
+
+    own = _subparser(parser, command) or parser
+    known = [option for action in own._actions for option in action.option_strings]
+    meant = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
+    hint = f" (did you mean {meant[0]}?)" if meant else ""
+    own.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def _subparser(
+    parser: argparse.ArgumentParser, command: str | None
+) -> argparse.ArgumentParser | None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found: argparse.ArgumentParser | None = action.choices.get(command or "")
+            return found
+    return None
 
 
 def _run_transparent(command: Command, args: argparse.Namespace) -> int:

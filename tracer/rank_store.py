@@ -12,9 +12,9 @@ from tracer.store import is_run
 
 def rank_directory(meta: TraceMeta, directory: str | os.PathLike[str]) -> Path:
     """Where a process saves its run: the directory itself, or `rank<r>` in it when it is one of
-    several ranks."""
+    several ranks, unless the directory is called that already."""
     path = Path(directory)
-    if meta.rank is None or (meta.world_size or 1) < 2:
+    if meta.rank is None or (meta.world_size or 1) < 2 or path.name == f"rank{meta.rank}":
         return path
     if is_run(path):
         raise RunFormatError(

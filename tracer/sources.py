@@ -61,9 +61,23 @@ def _reader_of(path: Path) -> Reader:
 
 
 def find_sources(path: str | Path) -> list[Path]:
-    """What there is to read at a path: itself, or the files and saved runs of a directory."""
+    """What there is to read at a path: itself, or the files and saved runs of a directory, and the
+    saved runs of the directories in it."""
     path = Path(path)
     if not path.is_dir() or is_run(path):
         return [path]
-    entries = sorted(path.iterdir())
-    return [entry for entry in entries if (is_run(entry) if entry.is_dir() else entry.is_file())]
+    return [found for entry in sorted(path.iterdir()) for found in _found_at(entry)]
+
+
+def _found_at(entry: Path) -> list[Path]:
+    if not entry.is_dir():
+        return [entry] if entry.is_file() else []
+    return [entry] if is_run(entry) else saved_runs(entry)
+
+
+def saved_runs(directory: Path) -> list[Path]:
+    """The saved runs in a directory; none where it cannot be looked into."""
+    try:
+        return sorted(entry for entry in directory.iterdir() if is_run(entry))
+    except OSError:
+        return []

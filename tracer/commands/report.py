@@ -190,9 +190,9 @@ def _open_path(
     for source in sources:
         try:
             analyses.append(analyse_source(source, captures))
-        except NotATraceError as error:
+        except (NotATraceError, EmptyTraceError) as error:
             # A directory may hold other files besides: they are named, and no fault.
-            if listed:
+            if listed and (isinstance(error, NotATraceError) or is_empty_file(source)):
                 strangers.append(source.name)
             else:
                 failures.append(error)
@@ -203,6 +203,11 @@ def _open_path(
     if listed and not analyses and not failures:
         failures.append(NotATraceError(f"{path}: no recording in this directory"))
     return analyses, failures
+
+
+def is_empty_file(path: Path) -> bool:
+    """Whether nothing was ever written into it."""
+    return path.is_file() and not path.stat().st_size
 
 
 def analyse_source(path: Path, captures: Sequence[Trace] = ()) -> Analysis:

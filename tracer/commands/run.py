@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from tracer.commands.output import say
 from tracer.errors import UsageError
 from tracer.live.deferred import FirstUse
 from tracer.program import Program, run_program
+from tracer.sources import is_run
 
 if TYPE_CHECKING:
     from tracer.recorder import Recording
@@ -92,11 +94,35 @@ def run(args: argparse.Namespace) -> int:
     program.check()
     if args.open and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("--open needs a terminal: save the run with --out, then `tracer open` it")
+    _check_places(args)
+    _mention_late_options(program)
     session = _Session(args)
     with session.watching():
         outcome = run_program(program)
     session.end(outcome.error)
     return outcome.status
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """Nobody wants to learn after an hour that the report has no place."""
+    if not args.seconds > 0:
+        raise UsageError(f"--seconds {args.seconds:g}: give a number above 0")
+    for option, place in (("--report", args.report), ("--out", args.out)):
+        if place is None:
+            continue
+        folder = Path(place).absolute().parent
+        while option == "--out" and not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise UsageError(f"{option} {place}: nothing can be written in {folder}")
+
+
+def _mention_late_options(program: Program) -> None:
+    """What stands behind the script belongs to it, even if it looks like ours."""
+    words = program.arguments
+    for word, value in itertools.pairwise(words):
+        if word == "--detail" and value in _DETAILS:
+            say(f"--detail {value} stands behind the program and goes to it; ours come before it")
 
 
 def _program(args: argparse.Namespace) -> Program:
@@ -123,6 +149,7 @@ class _Session:
         # The program may change its directory.
         self._out = None if args.out is None else Path(args.out).absolute()
         self._report = None if args.report is None else Path(args.report).absolute()
+        self._replaces = self._out is not None and is_run(self._out)
         self._opens = bool(args.open)
         self._beside: Beside | None = None
         self._process = os.getpid()
@@ -180,18 +207,27 @@ class _Session:
 
     def _say_where(self, recording: Recording) -> None:
         if self._out is not None and recording.saved:
-            say(f"run saved: tracer report {self._out}")
+            replaced = ", in place of the run that was there" if self._replaces else ""
+            say(f"run saved{replaced}: tracer report {self._out}")
         elif self._out is not None:
             say(f"the run could not be saved to {self._out}")
 
     def _publish(self, recording: Recording) -> None:
-        if self._report is not None:
-            self._report.write_text(_document(recording, self._report.suffix), encoding="utf-8")
-            say(f"report written to {self._report}")
+        if self._report is not None and self._write(recording, self._report):
             return
         stream: Any = sys.__stderr__ or sys.stderr
         stream.write("\n" + recording.report.text())
         stream.flush()
+
+    @staticmethod
+    def _write(recording: Recording, path: Path) -> bool:
+        try:
+            path.write_text(_document(recording, path.suffix), encoding="utf-8")
+        except OSError as error:
+            say(f"--report {path}: cannot be written ({error.strerror or error}); it follows here")
+            return False
+        say(f"report written to {path}")
+        return True
 
 
 def _document(recording: Recording, suffix: str) -> str:

@@ -307,13 +307,24 @@ def _traced(recorded: Recorded) -> dict[str, Any]:
 
 
 def _ranks(meta: TraceMeta) -> dict[str, Any]:
-    """Rank and world size of this process, where the profiler did not write them."""
+    """Rank and world size of this process, where the profiler did not write them: of its process
+    group or, when the program has ended that, of its launcher."""
     import torch.distributed as distributed
 
-    if meta.rank is not None or not distributed.is_available() or not distributed.is_initialized():
+    if meta.rank is not None:
         return {}
+    if not distributed.is_available() or not distributed.is_initialized():
+        return _launched_rank(os.environ)
     return {
         "rank": distributed.get_rank(),
         "world_size": distributed.get_world_size(),
         "backend": distributed.get_backend(),
     }
+
+
+def _launched_rank(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What `torchrun` and others tell a process that they start."""
+    rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
+    if not rank.isdigit() or not size.isdigit() or int(rank) >= int(size):
+        return {}
+    return {"rank": int(rank), "world_size": int(size)}

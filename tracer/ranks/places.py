@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tracer.errors import InputError, NotATraceError
-from tracer.sources import RUN_MARKER
+from tracer.sources import RUN_MARKER, find_sources
 
 HEAD_BYTES = 1 << 16
 
@@ -35,9 +35,7 @@ def _list_local(path: Path) -> list[str]:
         raise InputError(f"{path}: there is no such file or directory")
     if not path.is_dir() or (path / RUN_MARKER).is_file():
         return [str(path)]
-    found = sorted(path.iterdir())
-    kept = [p for p in found if (p / RUN_MARKER).is_file() or p.is_file()]
-    return [str(p) for p in kept if not p.name.startswith(".")]
+    return [str(p) for p in find_sources(path) if not p.name.startswith(".")]
 
 
 def _list_remote(url: str) -> list[str]:
