@@ -85,20 +85,33 @@ def test_compiling_is_no_pause_and_names_its_function() -> None:
     (compiled,) = found(analysis, "warmup.first_use")
     assert (compiled.where.file, compiled.where.line) == ("a.py", 9)
     assert compiled.steps == (2,)
-    assert compiled.title.startswith("f is compiled")
+    assert compiled.title.startswith("compiling f takes")
     assert [f.count for f in found(analysis, "gap.host")] == [5]
+
+
+def stopped(by_chance: bool) -> TraceMaker:
+    """Six steps of six operators, with a pause behind one of them in each step, or behind all."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 60_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 60_000)
+        for place in range(6):
+            ends = place == step if by_chance else True
+            maker.operator(f"aten::op{place}", at + 10_000 * place, 4_000 if ends else 10_000)
+    return maker
 
 
 def test_pauses_all_over_the_program_are_one_finding() -> None:
     """Whatever the program does, it stops: another thread has the interpreter."""
-    maker = TraceMaker()
-    maker.annotation("ProfilerStep#0", 0, 60_000)
-    for place in range(6):
-        maker.operator(f"aten::op{place}", 10_000 * place, 4_000)
-    maker.operator("aten::last", 59_900, 100)
-    (pause,) = found(analyze(maker.build()), "gap.host")
+    (pause,) = found(analyze(stopped(by_chance=True).build()), "gap.host")
     assert pause.count == 6
     assert "thread" in pause.advice
+
+
+def test_pauses_at_the_same_places_in_each_step_are_the_programs() -> None:
+    pauses = found(analyze(stopped(by_chance=False).build()), "gap.host")
+    assert len(pauses) >= 6
+    assert not any("thread" in pause.advice for pause in pauses)
 
 
 def test_a_library_operator_that_calls_others_on_the_way_is_work() -> None:

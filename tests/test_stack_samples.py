@@ -124,7 +124,7 @@ def test_a_pause_is_named_by_the_function_that_samples_saw() -> None:
     (pause,) = found(analyze(thread_of(maker).build()), "gap.host")
     assert (pause.where.file, pause.where.line) == ("own.py", 22)
     assert pause.where.function == "collate"
-    assert pause.count == 6 and "collate takes 20 ms at a time" in pause.title
+    assert pause.count == 6 and "in collate, 20 ms at a time" in pause.title
     assert "own.py:22 in collate" in pause.advice
 
 

@@ -69,13 +69,21 @@ def _folded(context: Context, groups: list[list[_Pause]]) -> list[list[_Pause]]:
     """The groups, those of no known function in one where they lie all over the program and none
     stands out: what stops it does not depend on what it does."""
     length = context.gaps.end_ns - context.gaps.start_ns
-    nameless = [g for g in groups if g[0].rule == "gap.host" and g[0].where == Where()]
+    nameless = [g for g in groups if _comes_by_chance(context, g)]
     costs = [sum(int(length[pause.row]) for pause in group) for group in nameless]
     if len(nameless) < _EVERYWHERE or max(costs) > sum(costs) / 3:
         return groups
     pauses = [replace(p, after="", before="", last="") for group in nameless for p in group]
     pauses = [replace(pause, places=len(nameless)) for pause in pauses]
     return [*(g for g in groups if g not in nameless), pauses]
+
+
+def _comes_by_chance(context: Context, group: list[_Pause]) -> bool:
+    """Whether pauses without a function lie in a few of the steps only: what the program does by
+    itself at a place it does in most steps."""
+    steps = {int(context.gaps.step[pause.row]) for pause in group}
+    named = group[0].rule != "gap.host" or group[0].where != Where()
+    return not named and 2 * len(steps) < len(context.plan.host)
 
 
 def _long_gaps(context: Context, analysis: Analysis) -> Longs:
@@ -234,7 +242,7 @@ def _title(pause: _Pause, each: str) -> str:
         place = f"line {pause.where.line} of {pause.where.function}"
         return f"{each} pass outside operators in {place}"
     if pause.where.function:
-        return f"{pause.where.function} takes {each} on the host, outside operators"
+        return f"host work outside operators in {pause.where.function}, {each}"
     if pause.places > 1:
         return f"{each} pass outside operators at {pause.places} places without a name in common"
     sides = f" between {pause.after} and {pause.before}" if pause.after and pause.before else ""

@@ -57,12 +57,12 @@ def _finding(context: Context, analysis: Analysis, where: Where, rows: Longs) ->
     cost = int((gaps.end_ns[rows] - gaps.start_ns[rows]).sum())
     steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
     returns = len(steps) > 1 and len(steps) > len(analysis.steps) / 2
-    what = f"{where.function} is compiled" if where.function else "code is compiled"
+    what = f"compiling {where.function}" if where.function else "compiling"
     return Finding(
         rule="gap.compile" if returns else "warmup.first_use",
         severity=severity_of(cost, analysis) if returns else "info",
-        title=f"{what}, {milliseconds(cost)} in {counted(len(steps), 'step')} of "
-        f"{len(analysis.steps)}",
+        title=f"{what} takes {milliseconds(cost)}, in {len(steps)} of "
+        f"{counted(len(analysis.steps), 'step')}",
         count=max(len(steps), 1),
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracer.analysis import Analysis
+from tracer.analysis import BUCKET_CODE, Analysis
 from tracer.exporters.advice import CPU_ADVICE, IDLE_ADVICE, IDLE_NAMES, part_advice
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
@@ -34,6 +34,8 @@ _INSTRUCTION = re.compile(
     r"|Put|Quantize|Raise|Read|Record|Reduce|Remove|Replace|Replay|Run|See|Send|Set|Split|Start"
     r"|Store|Take|Try|Turn|Upgrade|Use|Wait|Warm|Write)\b"
 )
+# Details of a recording of ours that hold modules.
+_WITH_MODULES = ("modules", "full")
 # The note on work that waited behind work without rows.
 UNRECORDED = "trace.unrecorded_work"
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
@@ -101,12 +103,25 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     if largest.kind == "idle":
         return _idle_advice(analysis, level)
     part = largest.part or level.largest_parts(largest.kind)[0][0]
+    if part == "unattributed" and analysis.trace.meta.detail in _WITH_MODULES:
+        return _largest_unknown(analysis)
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
     advice = CPU_ADVICE if on_cpu else part_advice(largest.kind, part, level.phase or "")
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
     return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
+
+
+def _largest_unknown(analysis: Analysis) -> str | None:
+    """Modules were recorded, and this work lies in none that has a role: its name is what tells."""
+    kernels = analysis.kernels
+    unknown = kernels[kernels["bucket"] == BUCKET_CODE["other", "unattributed"]]
+    if not len(unknown):
+        return None
+    row = unknown.iloc[int(unknown["total_ns"].to_numpy().argmax())]
+    name, share = inert(short_kernel(str(row["name"]))), percent_text(float(row["ratio"]))
+    return f"No module with a role holds it; the largest of it is {name}, {share} of the recording"
 
 
 def _idle_advice(analysis: Analysis, level: Level) -> str | None:
