@@ -1,6 +1,10 @@
 """What each level of detail costs the program while it runs, beside `torch.profiler`.
 
     python benchmarks/bench_overhead.py [--rounds 15] [--steps 24] [--width 512] [--layers 8]
+                                        [--only light modules]
+
+`--width 64 --layers 32 --only light modules` shows what a call of a module costs: there is hardly
+any work in each.
 
 Rounds of all variants in turn, so that the machine drifts under all of them alike; printed are the
 medians of the ratios within a round. On a CPU processor time is compared, on a GPU wall time with
@@ -134,12 +138,17 @@ def measure(loop: Loop, variant: Variant, device: str) -> float:
         return time.process_time() - start
 
 
-def compare(name: str, loop: Loop, rounds: int, device: str) -> None:
-    """Print the ratios of every variant on one loop."""
-    for variant in VARIANTS.values():  # the first profile of a process is slow
-        measure(loop, variant, device)
-    times: dict[str, list[float]] = {label: [] for label in VARIANTS}
-    labels = list(VARIANTS)
+def chosen(only: list[str]) -> list[str]:
+    """The variants asked for, and what they are compared with, in the order of all."""
+    wanted = {"none", *only, *(WANTED[label][0] for label in only if label in WANTED)}
+    return [label for label in VARIANTS if not only or label in wanted]
+
+
+def compare(name: str, loop: Loop, rounds: int, device: str, labels: list[str]) -> None:
+    """Print the ratios of these variants on one loop."""
+    for label in labels:  # the first profile of a process is slow
+        measure(loop, VARIANTS[label], device)
+    times: dict[str, list[float]] = {label: [] for label in labels}
     for index in range(rounds):
         for label in labels[index % len(labels) :] + labels[: index % len(labels)]:
             times[label].append(measure(loop, VARIANTS[label], device))
@@ -171,19 +180,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--width", type=int, default=512, help="of the model on the CPU")
     parser.add_argument("--layers", type=int, default=8, help="of the model on the CPU")
+    parser.add_argument("--only", nargs="+", default=[], choices=list(VARIANTS), metavar="LEVEL")
     args = parser.parse_args()
+    labels = chosen(args.only)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)
     name = f"CPU, decode of a Llama of width {args.width} with {args.layers} layers, 1 thread"
     model = make_model(args.width, args.layers, "cpu")
-    compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu")
+    compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu", labels)
     if not torch.cuda.is_available():
         print("\nno GPU here: the eager 8B decode and the graph replay were not measured")
         return
     model = make_model(4096, 32, "cuda")
     name = "GPU, eager decode of an 8B-shaped model"
-    compare(name, decode_loop(model, args.steps, "cuda"), args.rounds, "cuda")
-    compare("GPU, replay of a CUDA graph of it", graph_loop(model, args.steps), args.rounds, "cuda")
+    compare(name, decode_loop(model, args.steps, "cuda"), args.rounds, "cuda", labels)
+    name = "GPU, replay of a CUDA graph of it"
+    compare(name, graph_loop(model, args.steps), args.rounds, "cuda", labels)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ class StackSamples:
         while frame is not None:
             kind = self._kind(frame)
             if kind != _PLUMBING:
-                line, frame = frame.f_lineno, _function_of(frame)
+                # Between two lines of its bytecode a frame has none, whatever its type says.
+                line, frame = frame.f_lineno or -1, _function_of(frame)
                 inner = inner or (frame.f_code, line)
                 if kind == _USER:
                     return _Place(frame.f_code, line, *inner)

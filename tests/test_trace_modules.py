@@ -171,6 +171,17 @@ def test_a_layer_called_by_itself_keeps_its_range_inside_the_larger_model() -> N
     assert ranges(t.trace)["module::0.0.0::Linear"] == 1
 
 
+def test_a_plain_layer_deep_inside_a_known_model_is_no_root() -> None:
+    """Its calls by themselves cost nothing; those of a block count."""
+    block = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model = nn.Sequential(nn.Sequential(nn.Sequential(block)))
+    with trace() as t:
+        model(X)
+        block[0](X)
+        block(X)
+    assert list(t.trace.table("root_calls")["root"]) == ["", "0.0.0"]
+
+
 def test_a_second_model_is_named_after_its_class() -> None:
     first, second, third = small(), small(), OwnModel()
     found = ranges_of(lambda: (first(X), second(X), third(prompt())))

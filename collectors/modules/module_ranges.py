@@ -18,7 +18,7 @@ from torch import nn
 
 from tracer.collectors import torch_private
 from tracer.collectors.modules import module_tree, root_calls
-from tracer.collectors.modules.module_tree import ModuleTree, RangeNames, unwrap
+from tracer.collectors.modules.module_tree import INNER, ModuleTree, RangeNames, unwrap
 from tracer.collectors.modules.root_calls import OpenCall, RootCalls
 from tracer.collectors.steps import generation
 from tracer.collectors.steps.generation import Generations
@@ -58,9 +58,12 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     trace = _current
     if trace is None:
         return _original(self, *args, **kwargs)
-    if not _local.inside:
-        return trace.outermost(_original, self, args, kwargs)
     name = trace.names[id(self)]
+    # Most calls are of these: what the thread is doing is not even asked.
+    if name is INNER:
+        name = ""
+    elif not _local.inside:
+        return trace.outermost(_original, self, args, kwargs)
     inner: Any
     if _is_plain:
         inner = self._compiled_call_impl

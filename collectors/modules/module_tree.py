@@ -21,6 +21,8 @@ RANGE_PREFIX = "module::"
 # What is written while the program runs, before a number. Up to fifteen characters cost the
 # profiler no allocation: that is a sixth of the cost of a range.
 _NUMBER_PREFIX = "module::#"
+# In place of such a name: a module deep inside a model that needs no range, and is no root.
+INNER = "inner"
 
 # Wrappers that hold one model: their name is no part of the model's own names.
 _WRAPPER_CHILDREN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -179,7 +181,8 @@ class ModuleRecord:
 
 
 class RangeNames(dict[int, str | None]):
-    """Range names by `id` of the module: "" for one without a range, None for one not known.
+    """Range names by `id` of the module: "" or `INNER` for one without a range, None for one not
+    known.
 
     A subscript calls no method that a profiler with Python frames would see.
     """
@@ -327,7 +330,7 @@ class ModuleTree:
         """Range names of the modules that have a `forward` to call, as they are known now."""
         final = self.written.final()
         names = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))
-        return {final[name] for name, module in names if name and _is_callable(module)}
+        return {final[name] for name, module in names if name in final and _is_callable(module)}
 
     def table(self) -> pd.DataFrame:
         """The `model_modules` of every root; of what has been freed, as it was at first."""
@@ -374,7 +377,10 @@ class ModuleTree:
         else:
             record = self._record(module, path)
         self._watch(module)
-        self.ranges[key] = self._written_name(self.ranges[key], record) if has_range else ""
+        if has_range:
+            self.ranges[key] = self._written_name(self.ranges[key], record)
+        else:
+            self.ranges[key] = "" if member.is_wrapper else INNER
 
     def _record(self, module: nn.Module, path: str) -> ModuleRecord:
         record = self._known.get(id(module))
@@ -391,7 +397,9 @@ class ModuleTree:
         return place
 
     def _written_name(self, before: str | None, record: ModuleRecord) -> str:
-        return self.written.keep(before, record) if before else self.written.new(record)
+        if before and before is not INNER:
+            return self.written.keep(before, record)
+        return self.written.new(record)
 
     def _watch(self, module: nn.Module) -> None:
         """Forget it when it is freed: its `id` is given again to a later object."""
