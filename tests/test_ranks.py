@@ -25,6 +25,7 @@ from tests.rank_samples import (
     straggler,
 )
 from tracer import cli
+from tracer.analyzers.ranks.straggler import signed_rank_tail
 from tracer.errors import TracerError
 from tracer.events import Trace
 from tracer.exporters import json_report
@@ -190,6 +191,30 @@ def test_a_rank_that_begins_its_steps_late_is_named(tmp_path: Path) -> None:
     found = straggler(compared(save_ranks(tmp_path, calls, 2, steps=steps)))
     assert found is not None
     assert found[0] == 1
+
+
+@pytest.mark.parametrize(("exception_us", "named"), [(4000, True), (30_000, False)])
+def test_one_exception_is_weighed_by_its_length(
+    tmp_path: Path, exception_us: float, named: bool
+) -> None:
+    """Late in seven of eight steps, by about 10 ms: no proof by its number alone."""
+    calls, steps = [], []
+    for step in range(8):
+        begin = 50_000.0 * step + 100
+        late, amount = (0, exception_us) if step == 3 else (1, 10_000.0 + 10 * step)
+        enters = {late: begin + amount, 1 - late: begin}
+        calls.append(Call(enters, begin + amount + 100))
+        steps.append((begin - 100, begin + 40_000))
+    found = straggler(compared(save_ranks(tmp_path, calls, 2, steps=steps)))
+    assert (found is not None and found[0] == 1) is named
+
+
+def test_signed_ranks_of_margins() -> None:
+    margin = np.array([9, 5, 7, 8, 1, 6, 4, 3], dtype=np.int64)
+    assert signed_rank_tail(margin > 0, margin) == 1 / 2**8
+    assert signed_rank_tail(margin > 1, margin) == 2 / 2**8
+    assert signed_rank_tail(margin > 3, margin) == 5 / 2**8  # {}, {1}, {2}, {3}, {1, 2}
+    assert signed_rank_tail(np.zeros(8, dtype=bool), margin) == 1.0
 
 
 def test_a_rank_that_stops_once_in_each_step_is_named(tmp_path: Path) -> None:

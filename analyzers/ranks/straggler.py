@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.ranks.evidence import LaneEvidence
@@ -25,6 +26,8 @@ _CHANCE = 0.01
 _ALL_OF = 3
 # From so many tries on the distribution is as good as normal.
 _MANY = 2000
+# So many margins are compared by length at most: more are enough by their number.
+_MOST_SIGNED = 64
 # A rank begins its steps late: each time by this share of the step, or so often by chance no more.
 _BEGINS_LATE, _BEGINS_LATE_STEADILY = 0.10, 0.01
 # Of the calls that make up this share of all waiting, a late rank is last in most, in this share of
@@ -107,6 +110,29 @@ def binomial_tail(times: int, tries: int, chance: float) -> float:
     return float(min(np.exp(powers).sum(), 1.0))
 
 
+def _is_rare(mine: NDArray[np.bool_], margin: Longs, ranks: int) -> bool:
+    """Whether one of equal ranks would be last in these calls, by so much, only by a rare chance.
+    Of two ranks the margins count as well: once late by little is no doubt."""
+    if binomial_tail(int(mine.sum()), mine.size, 1.0 / ranks) <= _CHANCE:
+        return True
+    return ranks == 2 and signed_rank_tail(mine, margin) <= _CHANCE
+
+
+def signed_rank_tail(mine: NDArray[np.bool_], margin: Longs) -> float:
+    """The probability that the margins of the other rank would have so small a sum of ranks, by
+    length, if each margin were either rank's with the same chance: Wilcoxon's signed-rank test
+    (Biometrics Bulletin 1, 1945), exact."""
+    if mine.size > _MOST_SIGNED:
+        return 1.0
+    order = np.argsort(margin, kind="stable")
+    against = int((np.flatnonzero(~mine[order]) + 1).sum())
+    ways = np.zeros(mine.size * (mine.size + 1) // 2 + 1)
+    ways[0] = 1.0
+    for rank in range(1, mine.size + 1):
+        ways[rank:] += ways[:-rank].copy()
+    return float(ways[: against + 1].sum() / 2.0**mine.size)
+
+
 def _steps_of(lane: LaneEvidence, place: int) -> tuple[tuple[int, ...], bool]:
     """Steps in which this rank came last, and whether it did in most calls of most steps."""
     calls = _summed(lane.calls_in, 1)
@@ -139,7 +165,7 @@ def _beginners(lane: LaneEvidence, step_ns: float) -> list[Claim]:
         mine = place == one
         usual = float(np.median(margin[mine]))
         always = bool(mine.all()) and usual >= _BEGINS_LATE * step_ns
-        often = binomial_tail(int(mine.sum()), step.size, 1.0 / len(lane.ranks)) <= _CHANCE
+        often = _is_rare(mine, margin, len(lane.ranks))
         steadily = often and 2 * mine.sum() > step.size
         if always or (steadily and usual >= _BEGINS_LATE_STEADILY * step_ns):
             total = int(margin[mine].sum())
@@ -168,7 +194,7 @@ def _awaited(lane: LaneEvidence, wall_ns: float) -> list[Claim]:
     for one in np.unique(place).tolist():
         mine = place == one
         last, tries, total = int(mine.sum()), int(place.size), int(margin[mine].sum())
-        proof = binomial_tail(last, tries, 1.0 / len(lane.ranks)) <= _CHANCE
+        proof = _is_rare(mine, margin, len(lane.ranks))
         few = last == tries and tries > 1
         least = _WORTH if proof else _WORTH_IF_FEW if tries >= _ALL_OF else _WORTH_IF_TWO
         worth = total >= least * wall_ns
