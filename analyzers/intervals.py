@@ -203,10 +203,17 @@ def distinct(*columns: NDArray[Any]) -> tuple[Longs, Longs]:
             key, values = (np.unique(v, return_inverse=True)[1] for v in (key, values))
             low, high, width = 0, int(values.max()), int(key.max()) + 1
         key, width = key * (high - low + 1) + (values - low), width * (high - low + 1)
-    _, first, of = np.unique(key, return_index=True, return_inverse=True)
-    return first, of
+    if width > _SPARSE * key.size:
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        return first, of
+    row_of = np.full(width, NONE, dtype=np.int64)
+    row_of[key[::-1]] = np.arange(key.size - 1, -1, -1)  # the last write wins: the first row
+    held = row_of != NONE
+    return row_of[held], (np.cumsum(held) - 1)[key]
 
 
+# So many numbers for each row are a table sooner than they are sorted.
+_SPARSE = 4
 _MOST_KEYS = 2**62
 
 

@@ -185,7 +185,7 @@ def _facts(context: Context) -> dict[str, Any]:
     """What is known of the run, and the layers of the model where the trace shows them."""
     patterns = context.attribution.patterns
     seen: dict[str, Any] = dict(patterns[0].facts) if patterns else {}
-    ran = backends_by_site(context.work)
+    ran = context.work.once(backends_by_site)
     if ran:
         seen["attention_ran"] = ran
     return {**seen, **context.work.trace.meta.facts}

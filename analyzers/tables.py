@@ -89,29 +89,26 @@ def tabulate_kernels(
 ) -> pd.DataFrame:
     """One row for each name, bucket and evidence, the longest first."""
     rows = np.flatnonzero(inside)
-    keys = (work.name_code[rows].astype(np.int64) * len(BUCKETS) + attribution.bucket[rows]) * len(
-        HOW
-    ) + attribution.how[rows]
-    distinct, place = np.unique(keys, return_inverse=True)
+    keys = (work.name_code[rows], attribution.bucket[rows], attribution.how[rows])
+    first, place = distinct(*keys)
     durations = work.trace.end_ns[work.event[rows]] - work.trace.start_ns[work.event[rows]]
-    total = np.bincount(place, weights=durations, minlength=distinct.size).astype(np.int64)
-    confidence = np.ones(distinct.size)
+    total = np.bincount(place, weights=durations, minlength=first.size).astype(np.int64)
+    confidence = np.ones(first.size)
     np.minimum.at(confidence, place, attribution.confidence[rows])
-    order = np.lexsort((distinct, -total))
-    modules, operators = _made_from(work, rows, place, distinct.size)
-    distinct, total = distinct[order], total[order]
-    names = distinct // (len(BUCKETS) * len(HOW))
+    order = np.argsort(-total, kind="stable")
+    modules, operators = _made_from(work, rows, place, first.size)
+    names, buckets, how = (key[first[order]] for key in keys)
     return make_table(
         TABLES["kernels"],
         {
             "name": text_column(names, work.trace.names),
-            "bucket": (distinct // len(HOW)) % len(BUCKETS),
+            "bucket": buckets,
             "library": [work.names[code].library for code in names.tolist()],
-            "how": [HOW[code] for code in (distinct % len(HOW)).tolist()],
+            "how": [HOW[code] for code in how.tolist()],
             "confidence": confidence[order],
-            "count": np.bincount(place, minlength=distinct.size)[order],
-            "total_ns": total,
-            "ratio": total / capacity_ns if capacity_ns else np.zeros(total.size),
+            "count": np.bincount(place, minlength=first.size)[order],
+            "total_ns": total[order],
+            "ratio": total[order] / capacity_ns if capacity_ns else np.zeros(total.size),
             "modules": [modules[row] for row in order.tolist()],
             "operators": [
                 operators[row] or _listed(dict.fromkeys(work.names[code].fused_ops))

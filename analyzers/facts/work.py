@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.kernel_table import KernelName, describe
 from tracer.events import KIND_CODE, Note, Trace
 
+Answer = TypeVar("Answer")
 COMPUTE, COLLECTIVE, TRANSFER_CLASS = 0, 1, 2
 _UNKNOWN = describe("")
 
@@ -47,6 +50,14 @@ class Work:
     replayed: NDArray[np.bool_]  # nodes of graph replays whose capture was seen
     notes: tuple[Note, ...] = ()
     hints: Hints | None = None
+    answers: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, ask: Callable[[Work], Answer]) -> Answer:
+        """What a function finds in this work, which several ask."""
+        if ask not in self.answers:
+            self.answers[ask] = ask(self)
+        answer: Answer = self.answers[ask]
+        return answer
 
     @cached_property
     def _none(self) -> Longs:

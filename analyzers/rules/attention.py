@@ -34,7 +34,7 @@ def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
         reason = analysis.breakdown_reason
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in (RULE, NOTE)))
     judged = Judged(context, analysis, AttentionCalls(context.work))
-    calls, _ = slow_rows(context.work)
+    calls, _ = context.work.once(slow_rows)
     findings, notes = quoted(context.work.trace, RULE, _fallbacks(judged, calls))
     findings += tuple(second_best(judged))
     ran = _ran(context)
@@ -46,7 +46,7 @@ def _ran(context: Context) -> str:
     """Which backend ran where, for the checks: a clean answer names what it is about."""
     sites = [
         f"{BACKENDS.get(backend, backend)} ran {_times(count)}{f' in {place}' if place else ''}"
-        for backend, places in backends_by_site(context.work).items()
+        for backend, places in context.work.once(backends_by_site).items()
         for place, count in places.items()
     ]
     more = f" and {len(sites) - _MOST_SITES} more" if len(sites) > _MOST_SITES else ""

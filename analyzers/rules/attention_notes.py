@@ -27,7 +27,7 @@ def second_best(judged: Judged) -> list[Finding]:
     # Neither flash nor cuDNN attention exists before the eighth generation.
     if work.cpu_only or (major is not None and major < 8):
         return []
-    found = fused_backends(work)
+    found = work.once(fused_backends)
     notes = []
     for backend in ("efficient", "cudnn"):
         for events in _by_module(judged, found.get(backend, _NOTHING)):

@@ -225,7 +225,7 @@ def backends_by_site(work: Work) -> dict[str, dict[str, int]]:
     "" outside modules) -> calls. Chains written by hand are none of these."""
     ran = work.trace.named(_MATH.match, "operator") & ~work.host.compiling
     math = work.host.outermost(ran)
-    calls = {**fused_backends(work), MATH: np.unique(math[math != NONE])}
+    calls = {**work.once(fused_backends), MATH: np.unique(math[math != NONE])}
     return {backend: _by_site(work, events) for backend, events in calls.items() if events.size}
 
 

@@ -244,8 +244,10 @@ def _issue_of(pieces: IdlePieces, analysis: Analysis, steps: Longs) -> _Issue:
 def _issue_time(pieces: IdlePieces, steps: Longs) -> int:
     """From the first launch of each step to its last, less the waits in between."""
     trace, plan = pieces.trace, pieces.context.plan
-    launches = np.unique(pieces.work.launch[np.isin(plan.work_step, steps)])
-    launches = launches[launches != NONE]
+    launched = pieces.work.launch[np.isin(plan.work_step, steps)]
+    launching = np.zeros(len(trace.events), dtype=bool)
+    launching[launched[launched != NONE]] = True
+    launches = np.flatnonzero(launching)
     of_step = np.searchsorted([s.start_ns for s in plan.host], trace.start_ns[launches], "right")
     first = np.full(len(plan.host) + 1, np.iinfo(np.int64).max)
     last = np.zeros(len(plan.host) + 1, dtype=np.int64)

@@ -51,7 +51,7 @@ def causes_of(context: Context) -> NDArray[np.int8]:
     as soon as any product could be, are not slow."""
     work = context.work
     major = nvidia_generation(work.trace)
-    _, in_attention = slow_rows(work)
+    _, in_attention = work.once(slow_rows)
     codes = {cause: code for code, cause in enumerate(CAUSES)}
     by_name = [codes.get(_cause_of(name, major), NONE) for name in work.names]
     causes = np.array(by_name, dtype=np.int8)[work.name_code]

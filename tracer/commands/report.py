@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracer.commands.gates import gate_failed
+from tracer.commands.heap import keep_freed_memory
 from tracer.commands.output import Progress, say, wants_color, write_report
 from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
 
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give at least one PATH to report, for example: tracer report trace.json")
     if not args.capture and _are_ranks(paths):
         return _report_ranks(paths, patterns, args)
+    keep_freed_memory()
     opened = open_all(paths, args.capture)
     write_report(_as_json(opened) if args.json else _as_text(opened, args.width))
     if args.html is not None:
