@@ -138,3 +138,49 @@ def test_operators_on_tensors_of_the_host_are_named_as_such(tmp_path: Path) -> N
     assert host.cost_ns == 4 * 8_000_000
     assert "on the device" in host.advice
     assert "Python" not in host.advice
+
+
+def test_a_short_wait_of_a_first_kernel_is_no_unrecorded_work() -> None:
+    """Graph replays alone: there is no other launch to compare with."""
+    maker = TraceMaker()
+    for step in range(4):
+        at = 1000 * step
+        maker.annotation("decode", at, 990)
+        maker.host("runtime", "cudaGraphLaunch", at + 10, 50, correlation=step + 1)
+        for node in range(60):
+            start = at + 70 + 10 * node
+            maker.device_row(f"k{node % 5}", start, 9, correlation=step + 1)
+    analysis = analyze(maker.build())
+    assert "trace.unrecorded_work" not in [note.rule for note in analysis.notes]
+
+
+def test_kernels_without_duration_claim_no_launch_bound_step() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        maker.annotation(f"ProfilerStep#{step}", 400 * step, 390)
+        for row in range(10):
+            at = 400 * step + 38 * row
+            maker.launch("k", start=at + 10, run=(at + 20, at + 20))
+    assert not found(analyze(maker.build()), "gap.launch_bound")
+
+
+def test_copies_beside_unknown_kernels_are_what_to_change() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 10_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 9990)
+        maker.copy("host_to_device", 1 << 20, start=at + 10, run=(at + 20, at + 4000))
+        maker.launch("some_kernel", start=at + 15, run=(at + 4000, at + 9900))
+    assert "pinned memory" in verdict(analyze(maker.build()))
+
+
+def test_host_work_between_steps_counts_once_a_pause() -> None:
+    maker = TraceMaker()
+    for step in range(6):
+        at = 20_000 * step
+        maker.annotation("train_step", at, 9000)
+        for row in range(20):
+            begin = at + 10 + 400 * row
+            maker.launch("k", start=begin, run=(begin + 10, begin + 400), operator="aten::mm")
+    (host,) = found(analyze(maker.build()), "gap.host")
+    assert host.count == 5  # one behind each step but the last

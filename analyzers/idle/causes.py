@@ -46,6 +46,8 @@ _ENOUGH = 8
 # No launch takes longer to reach an idle device than this many launch calls take the host; what
 # seems longer waited for work that was not recorded.
 _CALLS_A_LATENCY = 20
+# The first work of a stream waited behind other work from this share of a step on.
+_LONG_WAIT = 0.05
 # What is left after a launch call returned still counts as its latency up to this many medians.
 _SHORT_REST = 3
 
@@ -141,7 +143,8 @@ class GapView:
         opens = (starts == first_start[of_lane]).astype(np.int64)
         waited = self.finish - np.maximum(self.launch_end, self.begin)
         first = (take(opens, self.gaps.after) == 1) & (self.launch != NONE)
-        unseen: NDArray[np.bool_] = first & (waited > _CALLS_A_LATENCY * self._call_cost())
+        long = max(_CALLS_A_LATENCY * self._call_cost(), _LONG_WAIT * self.step_ns)
+        unseen: NDArray[np.bool_] = first & (waited > long)
         return unseen
 
     @cached_property

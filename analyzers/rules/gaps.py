@@ -260,7 +260,7 @@ def _issue_time(pieces: IdlePieces, steps: Longs) -> int:
 def _is_launch_bound(issue: _Issue) -> bool:
     enough = issue.launch_idle_ns >= _LAUNCH_SHARE * max(issue.wall_ns, 1)
     several = issue.kernels >= _FEWEST_KERNELS * len(issue.steps)
-    return enough and several and issue.issue_ns > issue.busy_ns
+    return enough and several and issue.issue_ns > issue.busy_ns > 0
 
 
 def _holds_unprofiled(analysis: Analysis, phase: str, issue: _Issue) -> bool:
@@ -436,7 +436,8 @@ def _places_finding(
 ) -> list[Finding]:
     out = []
     for where, mine in pieces.by_place(rows).items():
-        out += _finding_at(pieces, analysis, rule, words, where, mine, int(mine.size))
+        gaps = int(np.unique(pieces.gaps.gap[mine]).size)
+        out += _finding_at(pieces, analysis, rule, words, where, mine, gaps)
     return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 from tracer.analysis import BUCKET_CODE, Analysis
-from tracer.exporters.advice import CPU_ADVICE, IDLE_ADVICE, IDLE_NAMES, part_advice
+from tracer.exporters.advice import (
+    CPU_ADVICE,
+    IDLE_ADVICE,
+    IDLE_NAMES,
+    TRANSFER_ADVICE,
+    part_advice,
+)
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
@@ -103,14 +109,24 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     if largest.kind == "idle":
         return _idle_advice(analysis, level)
     part = largest.part or level.largest_parts(largest.kind)[0][0]
-    if part == "unattributed" and analysis.trace.meta.detail in _WITH_MODULES:
-        return _largest_unknown(analysis)
+    if part == "unattributed":
+        return _unknown_advice(analysis, level)
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
     advice = CPU_ADVICE if on_cpu else part_advice(largest.kind, part, level.phase or "")
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
     return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
+
+
+def _unknown_advice(analysis: Analysis, level: Level) -> str | None:
+    """What could be known of work without a role, and before it what is known: copies are."""
+    recorded = analysis.trace.meta.detail in _WITH_MODULES
+    told = _largest_unknown(analysis) if recorded else part_advice("other", "unattributed", "")
+    copies = level.part_ns("overhead", "transfer")
+    if copies < _SECOND_RATIO * level.total_ns:
+        return told
+    return ". ".join(text for text in (TRANSFER_ADVICE, told) if text)
 
 
 def _largest_unknown(analysis: Analysis) -> str | None:
