@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_cpu_pauses import paused
 from tests.tui.driving import SMALL, WIDE, Driver, driven
 from tests.tui.samples import (
     NASTY,
@@ -74,6 +75,12 @@ async def test_from_finding_to_timeline_to_source_and_back() -> None:
         assert driver.text == detail
         await driver.press("backspace")
         assert driver.explorer.current == "overview"
+
+
+async def test_the_evidence_of_a_pause_is_the_pause() -> None:
+    async with driven(analyze(paused().build()), keys=["5", "enter", "enter"]) as driver:
+        assert driver.explorer.current == "timeline"
+        assert "GAP 20" in driver.text and "after" in driver.text
 
 
 async def test_a_step_opens_as_a_timeline_and_steps_follow_each_other() -> None:

@@ -127,6 +127,8 @@ def _short(label: str) -> str:
 
 
 def _launched(lanes: Lanes, work: int, origin_ns: int) -> str:
+    if lanes.analysis.cpu_only:
+        return f"began {_since(int(lanes.work_start_ns[work]), origin_ns)}"
     launch = int(lanes.analysis.work["launch"].iloc[work])
     if launch == NONE:
         return "its launch is not recorded"

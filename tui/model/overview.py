@@ -459,7 +459,8 @@ def _module_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     if not facts.analysis.accounted or not rows:
         return []
     scale = table_scale(max(row.node.device_ns for row in rows))
-    note = f"own device time, whole recording  {scale.unit:>4}   calls"
+    times = "device" if facts.analysis.window.devices else "operator"
+    note = f"own {times} time, whole recording  {scale.unit:>4}   calls"
     lines = [heading("MODULES", note, width)]
     for row in rows:
         numbers = f"{scale.text(row.node.self_ns):>9}{row.node.calls:>8,}"

@@ -201,7 +201,7 @@ def _span_in(lanes: Lanes, key: LaneKey, time_ns: int, cell: tuple[int, int]) ->
 def resolve(lanes: Lanes, moment: Moment) -> Selection | None:
     """What a screen asked the timeline to show; None: the step as a whole."""
     if moment.event != NONE and moment.event < len(lanes.trace.events):
-        return event_selection(lanes, moment.event)
+        return _pause_before(lanes, moment) or event_selection(lanes, moment.event)
     if moment.work != NONE:
         return work_selection(lanes, moment.work)
     if moment.gap != NONE:
@@ -209,6 +209,18 @@ def resolve(lanes: Lanes, moment: Moment) -> Selection | None:
     if moment.cause:
         return largest_gap(lanes, moment.cause, moment.step)
     return None
+
+
+def _pause_before(lanes: Lanes, moment: Moment) -> Selection | None:
+    """The pause that a finding is about: without a device its evidence is what came after it."""
+    analysis = lanes.analysis
+    work = int(lanes.work_of_event[moment.event])
+    if moment.finding == NONE or work == NONE or not analysis.cpu_only:
+        return None
+    if not analysis.findings[moment.finding].rule.startswith("gap."):
+        return None
+    pieces = np.flatnonzero(analysis.gaps["after"].to_numpy() == work)
+    return gap_selection(lanes, lanes.gaps.of_piece(int(pieces[-1]))) if pieces.size else None
 
 
 def largest_gap(lanes: Lanes, cause: str, step: int) -> Selection | None:
