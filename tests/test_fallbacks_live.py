@@ -214,6 +214,43 @@ def test_a_mask_that_learns_is_told_from_one_that_does_not() -> None:
     assert (finding.count, finding.detail["reasons"]) == (1, ["the mask needs a gradient"])
 
 
+class Narrow(torch.nn.Module):
+    """A linear layer with weights of 8 bits, widened in one of several ways; or its input is."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.packed = torch.randint(-127, 127, (96, 64), dtype=torch.int8)
+        self.wide, self.scale = torch.rand(96, 64), torch.rand(96, 1)
+
+    def weight(self) -> torch.Tensor:
+        if self.way == "cast, then scaled":
+            return (self.packed.float() - 3) * self.scale
+        if self.way == "multiplied as it is":
+            return self.packed * self.scale
+        return self.wide.to(torch.float8_e5m2).float() if self.way == "a float" else self.wide
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x * 9).to(torch.int8).float() if self.way == "input" else x
+        return functional.linear(x, self.weight())
+
+
+@pytest.mark.parametrize("way", ["cast, then scaled", "multiplied as it is", "a float"])
+def test_weights_widened_by_hand(way: str) -> None:
+    layer, x = Narrow(way), torch.randn(32, 64)
+    with torch.no_grad(), trace(detail="full") as t:
+        for _ in range(2):
+            layer(x)
+    assert [f.count for f in found(t.analysis, "fallback.quantized_matmul")] == [2]
+
+
+def test_an_input_of_8_bits_is_no_quantized_weight() -> None:
+    layer, x = Narrow("input"), torch.randn(32, 64)
+    with torch.no_grad(), trace(detail="full") as t:
+        layer(x)
+    assert status(t.analysis, "fallback.quantized_matmul") == "clear"
+
+
 # --- what the recorder leaves behind
 
 

@@ -81,6 +81,12 @@ def product_of(operator: str, shapes: tuple[Shape, ...]) -> Product | None:
     return Product(left[0] if len(left) == 3 else 1, left[-2], right[-1], left[-1])
 
 
+def second_operand(operator: str, shapes: tuple[Shape, ...]) -> Shape:
+    """The shape of what a product multiplies its input by; (0,) where it is not recorded."""
+    place = _FIRST_OPERAND.get(operator, 0) + 1
+    return shapes[place] if len(shapes) > place and shapes[place] else (0,)
+
+
 def product_ns(product: Product, precision: str, limits: DeviceLimits) -> int:
     """About how long a good kernel takes for it in bf16 or tf32."""
     rate = limits.product_rate(precision) * PRODUCT_RATIO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +15,19 @@ from tracer.analyzers.facts.arguments import Arguments
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.framework_words import quoted
+from tracer.analyzers.rules.estimates import second_operand
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
 from tracer.analyzers.rules.slow_products import block_of
+from tracer.analyzers.rules.widened import widened_elements
 from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.quantized_matmul"
-_NARROW = re.compile(r"signed char|unsigned char|[Ff]loat8|c10::Float8|int8|uint8|Byte|Char")
-_WIDE = re.compile(r"BFloat16|Half|float$|double$")
-_COPIES = ("aten::copy_", "aten::_to_copy", "aten::to")
 _DEQUANTIZES = re.compile(r"dequant", re.I)
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
 # A dequantization belongs to a product launched at most so many kernels later.
 _REACH = 4
+# With types recorded the product is known by its weights: scales and views may lie between.
+_FAR_REACH = 24
 _PACKED = ("int4", "fp4")
 _BASIS = "measured: the widening, which a fused kernel does not make"
 
@@ -64,16 +66,41 @@ def _check(context: Context, analysis: Analysis, findings: tuple[Finding, ...]) 
 
 
 def _pairs(context: Context) -> list[_Pair]:
+    """Widening by name and the product that follows closely; widening by type and the product that
+    takes as many weights, wherever it follows in the module."""
     work = context.work
     order = np.argsort(work.trace.start_ns[work.event], kind="stable")
-    widening, product = _widening(work), _is_product(work)
+    named, product, elements = _widening(work), _is_product(work), widened_elements(work)
+    widening = (named | (elements > 0)) & work.is_kernel
+    weights = _weights_taken(work, np.flatnonzero(product)) if elements.any() else elements
     pairs = []
     for place in np.flatnonzero(widening[order]).tolist():
-        following = order[place + 1 : place + 1 + _REACH]
-        hits = following[product[following]]
-        if hits.size and _together(context, int(order[place]), int(hits[0])):
-            pairs.append(_Pair(int(order[place]), int(hits[0])))
+        row = int(order[place])
+        following = order[place + 1 : place + 1 + (_REACH if named[row] else _FAR_REACH)]
+        following = following[product[following]][: 1 if named[row] else None]
+        fits = _fitting(int(elements[row]), weights[following])
+        hits = [hit for hit in following[fits].tolist() if _together(context, row, hit)]
+        pairs += [_Pair(row, hit) for hit in hits[:1]]
     return pairs
+
+
+def _fitting(elements: int, weights: Longs) -> NDArray[np.bool_]:
+    """Products by so many weights, and those of which it is not known. Inputs that arrive in 8 bits
+    are widened too, as pictures are."""
+    fits: NDArray[np.bool_] = (weights == 0) | (weights == elements) | (elements == 0)
+    return fits
+
+
+def _weights_taken(work: Work, rows: Longs) -> Longs:
+    """How many numbers the second operand of each product holds; 0 where it is not known."""
+    arguments, out = Arguments(work.trace), np.zeros(work.event.size, dtype=np.int64)
+    at = arguments.rows(work.operator[rows])
+    codes = work.trace.name_codes[work.operator[rows]]
+    out[rows] = [
+        0 if row == NONE else prod(second_operand(work.trace.names[code], arguments.shapes(row)))
+        for row, code in zip(at.tolist(), codes.tolist(), strict=True)
+    ]
+    return out
 
 
 def _is_product(work: Work) -> NDArray[np.bool_]:
@@ -96,34 +123,16 @@ def _together(context: Context, first: int, second: int) -> bool:
 
 
 def _widening(work: Work) -> NDArray[np.bool_]:
-    """Dequantization by the name of the kernel or of an operator around it, and copies from an
-    8-bit type to a wide one by the types of their operator."""
+    """Dequantization by the name of the kernel or of an operator around it."""
     by_name = np.array([name.category == "dequantize" for name in work.names], dtype=bool)
     inside = take(_dequantizing(work), work.operator) != NONE
-    found: NDArray[np.bool_] = by_name[work.name_code] | inside | _narrow_copies(work)
-    return found & work.is_kernel
+    found: NDArray[np.bool_] = by_name[work.name_code] | inside
+    return found
 
 
 def _dequantizing(work: Work) -> Longs:
     """For each event the outermost operator around it that says that it dequantizes."""
     return work.host.outermost(work.trace.named(_DEQUANTIZES.search, "operator"))
-
-
-def _narrow_copies(work: Work) -> NDArray[np.bool_]:
-    named = work.trace.names_matching(lambda name: name in _COPIES)
-    copies = named[work.trace.name_codes[np.maximum(work.operator, 0)]] & (work.operator != NONE)
-    found = np.zeros(work.event.size, dtype=bool)
-    arguments = Arguments(work.trace)
-    rows = np.flatnonzero(copies)
-    found[rows] = arguments.passing(_widens, arguments.rows(work.operator[rows]))
-    return found
-
-
-def _widens(types: tuple[str, ...]) -> bool:
-    """Whether a copy goes from a narrow type to a wide one: `copy_(target, source)`."""
-    if len(types) < 2:
-        return False
-    return bool(_WIDE.search(types[0])) and bool(_NARROW.search(types[1]))
 
 
 def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pair]) -> Finding:
