@@ -184,3 +184,41 @@ def test_host_work_between_steps_counts_once_a_pause() -> None:
             maker.launch("k", start=begin, run=(begin + 10, begin + 400), operator="aten::mm")
     (host,) = found(analyze(maker.build()), "gap.host")
     assert host.count == 5  # one behind each step but the last
+
+
+def test_waits_that_begin_captures_are_no_fault_of_the_loop() -> None:
+    """PyTorch waits, sets the random state with two launches, and captures."""
+    maker = TraceMaker()
+    for graph in range(5):
+        at = 10_000 * graph
+        maker.host("runtime", "cudaDeviceSynchronize", at + 10, 5_000)
+        for fill in range(2):
+            begin = at + 5_100 + 20 * fill
+            maker.launch("fill", start=begin, run=(begin + 10, begin + 15))
+        maker.host("runtime", "cudaStreamBeginCapture", at + 5_200, 1)
+    (wait,) = found(analyze(maker.build()), "sync.explicit")
+    assert (wait.severity, wait.gain_ns) == ("info", None)
+    assert "capture" in wait.title
+
+
+@pytest.mark.parametrize("often", [True, False])
+def test_memory_asked_between_steps_counts_where_it_comes_again(often: bool) -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 20_000 * step
+        maker.annotation("my step", at, 9_000)
+        maker.launch("k", start=at + 10, run=(at + 20, at + 8_900))
+        if often or step == 0:
+            maker.host("runtime", "cudaFree", at + 10_000, 4_000)
+    assert bool(found(analyze(maker.build()), "sync.allocator")) is often
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_compiled_code_is_not_told_to_compile(compiled: bool) -> None:
+    maker = TraceMaker()
+    if compiled:
+        maker.operator("Torch-Compiled Region: 0/0", 0, 4800)
+    for row in range(400):
+        maker.launch("k", start=12 * row, run=(12 * row + 4, 12 * row + 7), call_us=3)
+    (bound,) = found(analyze(maker.build()), "gap.launch_bound")
+    assert ("Fuse kernels" in bound.advice) is not compiled

@@ -38,6 +38,8 @@ GAP_RULES = (
 _LAUNCH_SHARE = 0.10
 # Steps of fewer kernels than this are not too many launches: the host does something else.
 _FEWEST_KERNELS = 2
+# What calls of compiled code are named.
+_COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 # Host work is one block, and not the pauses between operators, from this many usual paces on,
 # or, where no pace is known, from this share of a step; in any case from the larger share on.
 _BLOCK_PACES, _BLOCK_SHARE, _LARGE_SHARE = 4, 0.005, 0.25
@@ -283,6 +285,7 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
     rows = pieces.of_cause("launch")
     rows = rows[np.isin(pieces.gaps.step[rows], issue.steps)]
     busy, host = issue.busy_ns / count, issue.issue_ns / count
+    compiled = any(name.startswith(_COMPILED) for name in pieces.trace.names)
     return Finding(
         rule="gap.launch_bound",
         severity=severity_of(cost, analysis) if certain else "info",
@@ -309,14 +312,20 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
             "uncertain": None if certain else "profiler",
         },
         advice=(
-            f"Launches cost {milliseconds(cost / count)} of idle a step. {_launch_advice(phase)}"
+            f"Launches cost {milliseconds(cost / count)} of idle a step. "
+            f"{_launch_advice(phase, compiled)}"
         ),
         gain_ns=cost,
         events=pieces.evidence(rows),
     )
 
 
-def _launch_advice(phase: str) -> str:
+def _launch_advice(phase: str, compiled: bool) -> str:
+    if compiled:
+        return (
+            "The code is compiled: let it be replayed as a CUDA graph, too "
+            "(mode='reduce-overhead', fixed shapes), or give each launch more work: a larger batch."
+        )
     if phase == "decode":
         return (
             "Replay the step as a CUDA graph (torch.compile(mode='reduce-overhead') with a static "

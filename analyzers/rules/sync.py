@@ -25,6 +25,8 @@ from tracer.findings import Check, Finding, Where
 
 # A wait is worth its line from a thousandth of the window on: it is one line to change.
 _WAIT_WARNING = 0.001
+# Between the wait that begins a capture and the capture itself PyTorch sets the random state.
+_LAUNCHES_BEFORE_CAPTURE = 4
 _TITLES = {
     "scalar-read": "the host reads a value from the device",
     "data-dependent-shape": "an operator's output size depends on device data",
@@ -105,6 +107,9 @@ def _finding(
     live = not analysis.cpu_only
     steps = tuple(sorted({wait.step for wait in waits if wait.step >= 0}))
     title = f"{_TITLES[cause]}{_named(context, waits[0], where)}"
+    captures = cause == EXPLICIT and _before_captures(context, waits)
+    if captures:
+        title = "the waits that begin the capture of a graph"
     detail = {
         "cause": cause,
         "operator": _operator(context, waits[0]),
@@ -117,7 +122,7 @@ def _finding(
     }
     return Finding(
         rule="sync.explicit" if cause == EXPLICIT else "sync.hidden",
-        severity=severity_of(idle, analysis, _WAIT_WARNING) if live else "info",
+        severity=severity_of(idle, analysis, _WAIT_WARNING) if live and not captures else "info",
         title=title if live else f"would wait on a GPU: {title}",
         count=len(waits),
         cost_ns=idle if live else None,
@@ -125,10 +130,22 @@ def _finding(
         steps=steps,
         where=where,
         detail={k: v for k, v in detail.items() if not (k == "bytes" and v == NONE)},
-        advice=_advice(cause, where, waits, idle, blocked, live),
-        gain_ns=idle if live else None,
+        advice=_CAPTURES if captures else _advice(cause, where, waits, idle, blocked, live),
+        gain_ns=idle if live and not captures else None,
         events=tuple(w.event for w in sorted(waits, key=lambda w: -w.idle_ns)[:100]),
     )
+
+
+def _before_captures(context: Context, waits: list[Wait]) -> bool:
+    """Whether each of these waits, but for a few launches that set the random state, comes right
+    before a capture begins."""
+    trace = context.work.trace
+    begins = trace.start_ns[trace.named(lambda name: "StreamBeginCapture" in name, "runtime")]
+    ended = trace.end_ns[np.array([wait.event for wait in waits], dtype=np.int64)]
+    following = np.append(begins, 0)[np.searchsorted(begins, ended)]
+    launches = trace.start_ns[context.work.launches.launching]
+    between = np.searchsorted(launches, following) - np.searchsorted(launches, ended)
+    return bool(((following > 0) & (between <= _LAUNCHES_BEFORE_CAPTURE)).all())
 
 
 def _operator(context: Context, wait: Wait) -> str | None:
@@ -163,6 +180,9 @@ def _advice(
     return f"{site}: {cost}. {_ADVICE[cause]}"
 
 
+_CAPTURES = "torch.cuda.graph waits once for each capture: paid when the program starts."
+
+
 @dataclass(frozen=True)
 class _Call:
     event: int
@@ -170,6 +190,7 @@ class _Call:
     release: bool
     host_ns: int
     idle_ns: int
+    inside: bool  # of that step; else between it and the next
 
 
 def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
@@ -195,11 +216,12 @@ def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
 
 
 def _after_growth(calls: list[_Call], steps_known: bool) -> list[_Call]:
-    """Without the growth of an empty cache: what is asked for before the second step, unless later
-    steps ask again or memory is given back as often as it is asked for. A library that is set up
-    gives some back, too."""
+    """Without the growth of an empty cache: what is asked for before the second step, or once
+    between steps, unless later steps ask again or memory is given back as often as it is asked
+    for. A library that is set up gives some back, too."""
     if steps_known:
-        calls = [call for call in calls if call.step >= 0]
+        between = {call.step for call in calls if not call.inside}
+        calls = [c for c in calls if c.step >= 0 and (c.inside or len(between) > 1)]
     later = [call for call in calls if call.step > 0]
     if later:
         return calls if any(call.release for call in calls) else later
@@ -213,6 +235,9 @@ def _allocator_calls(context: Context) -> list[_Call]:
     rows = np.flatnonzero(Calls(trace, work.host, work.launches).allocator)
     starts = np.array([step.start_ns for step in context.plan.host])
     begin, end = context.plan.window
+    ends = np.array([step.end_ns for step in context.plan.host])
+    at = np.searchsorted(starts, trace.start_ns[rows], side="right") - 1
+    inside = dict(zip(rows.tolist(), trace.start_ns[rows] < ends[np.maximum(at, 0)], strict=True))
     idle: dict[int, int] = {}
     mine = gaps.cause == CAUSE_CODE["allocator"]
     lengths = (gaps.end_ns - gaps.start_ns)[mine]
@@ -225,6 +250,7 @@ def _allocator_calls(context: Context) -> list[_Call]:
             is_release(trace.names[trace.name_codes[row]]),
             int(trace.end_ns[row] - trace.start_ns[row]),
             idle.get(row, 0),
+            bool(inside[row]),
         )
         for row in rows.tolist()
         if begin <= int(trace.start_ns[row]) < end

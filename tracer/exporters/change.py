@@ -40,6 +40,8 @@ _INSTRUCTION = re.compile(
     r"|Put|Quantize|Raise|Read|Record|Reduce|Remove|Replace|Replay|Run|See|Send|Set|Split|Start"
     r"|Store|Take|Try|Turn|Upgrade|Use|Wait|Warm|Write)\b"
 )
+# The findings on a cause of idle that tell of a cost paid once.
+_RULES_OF_CAUSE = {"sync": "sync.", "compile": "warmup."}
 # Details of a recording of ours that hold modules.
 _WITH_MODULES = ("modules", "full")
 # The note on work that waited behind work without rows.
@@ -158,7 +160,17 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
         if cause == "device":
             return f"{said}, half of it in {_long_gaps(pauses)}"
         return f"{said}; {_pauses_advice(level, pauses)}"
-    return f"{said}. {IDLE_ADVICE[cause]}"
+    once = _paid_once(analysis, cause, ns)
+    return f"{said}: {once}" if once else f"{said}. {IDLE_ADVICE[cause]}"
+
+
+def _paid_once(analysis: Analysis, cause: str, ns: int) -> str:
+    """What most of this idle was, where it is nothing to change in a step."""
+    for finding in analysis.findings:
+        about = finding.rule.startswith(_RULES_OF_CAUSE.get(cause, "-"))
+        if about and finding.gain_ns is None and 2 * (finding.cost_ns or 0) >= ns:
+            return f"{inert(finding.title)}. {inert(finding.advice).rstrip('.')}"
+    return ""
 
 
 def _largest_cause(level: Level) -> tuple[str, int]:

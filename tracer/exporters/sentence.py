@@ -53,6 +53,8 @@ def verdict(analysis: Analysis) -> str:
         level = main_level(analysis)
         change = change_sentence(analysis, level)
         where = _unseen(analysis, level) or _where(level)
+        if any(note.rule == "trace.unknown_category" for note in analysis.notes):
+            where = where.replace("No GPU in", "No device of a known kind in")
         sentences = [where, change, *_caveats(analysis, level)]
     if analysis.integrity_status == "partial":
         sentences = [f"As far as recorded, {small(sentences[0])}", *sentences[1:]]
