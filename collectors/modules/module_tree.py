@@ -438,16 +438,17 @@ def _forward_place(kind: type[nn.Module]) -> tuple[str, int]:
 
 
 def _weights(module: nn.Module) -> Weights:
-    own = list({id(p): p for p in module._parameters.values() if p is not None}.values())
+    own = [p for p in module._parameters.values() if p is not None]
     if not own:
         return _WITHOUT_WEIGHTS
-    return Weights(
-        sum(map(logical_numel, own)),
-        sum(p.numel() * p.element_size() for p in own),
-        dtype_name(own[0]),
-        _name_of(own[0].device),
-        int(any(p.requires_grad for p in own)),
-    )
+    if len(own) > 1:
+        own = list({id(p): p for p in own}.values())
+    count = size = learns = 0
+    for parameter in own:
+        count += logical_numel(parameter)
+        size += parameter.numel() * parameter.element_size()
+        learns |= parameter.requires_grad
+    return Weights(count, size, dtype_name(own[0]), _name_of(own[0].device), int(learns))
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
