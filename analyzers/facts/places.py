@@ -4,11 +4,12 @@ live, modules, operators."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
@@ -55,6 +56,16 @@ def folded(path: str) -> str:
     return _INSTANCE.sub(r"\1*", _NUMBER.sub("*", path))
 
 
+@dataclass(frozen=True)
+class _Sites:
+    """Lines that the recorder's hook saw, by time; `called`: right before a watched call."""
+
+    table: pd.DataFrame
+    time_ns: Longs
+    thread: Longs
+    called: NDArray[np.bool_]
+
+
 class Places:
     """Looks up the place of host events of one trace."""
 
@@ -64,10 +75,11 @@ class Places:
         self.has_frames = bool(len(self.trace.table("frames")))
 
     @cached_property
-    def _sites(self) -> pd.DataFrame:
-        sites = self.trace.table("host_sites")
-        order = np.argsort(sites["time_ns"].to_numpy(), kind="stable")
-        return sites.iloc[order].reset_index(drop=True)
+    def _sites(self) -> _Sites:
+        table = self.trace.table("host_sites")
+        table = table.iloc[np.argsort(table["time_ns"].to_numpy(), kind="stable")]
+        called = (table["cause"] == "called").to_numpy()
+        return _Sites(table, table["time_ns"].to_numpy(), table["thread"].to_numpy(), called)
 
     def of(self, event: int) -> Where:
         """The innermost user frame around a host event, its module and its outermost operator."""
@@ -114,23 +126,22 @@ class Places:
         """A line that the recorder's hook saw for the operator around this event, on its thread:
         the framework warns right after an operator that waited, a watched call is noted right
         before it."""
-        if not len(self._sites):
+        sites = self._sites
+        if not sites.time_ns.size:
             return None
         operator = int(self.host.outer_operator[event])
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
         tids = self.trace.table("threads")["tid"]
         thread = int(tids.iloc[int(self.trace.events["thread"].iloc[around])])
-        times = self._sites["time_ns"].to_numpy()
-        first = int(np.searchsorted(times, start - _CALL_BEFORE_NS))
-        last = int(np.searchsorted(times, end + _WARNED_AFTER_NS))
-        rows = self._sites.iloc[first:last]
-        rows = rows[rows["thread"].isin([thread, NONE])]
-        called = rows[(rows["cause"] == "called") & (rows["time_ns"] <= end)]
-        warned = rows[(rows["cause"] == "warned") & (rows["time_ns"] >= start)]
+        begin, stop = start - _CALL_BEFORE_NS, end + _WARNED_AFTER_NS
+        near: Longs = np.arange(*np.searchsorted(sites.time_ns, [begin, stop]))
+        near = near[np.isin(sites.thread[near], (thread, NONE))]
+        called = near[sites.called[near] & (sites.time_ns[near] <= end)]
+        warned = near[~sites.called[near] & (sites.time_ns[near] >= start)]
         # The last call before the operator, else the first warning after it began.
-        chosen = called.iloc[-1:] if len(called) else warned.iloc[:1]
-        if not len(chosen):
+        chosen = called[-1:] if called.size else warned[:1]
+        if not chosen.size:
             return None
-        row = chosen.iloc[0]
+        row = sites.table.iloc[int(chosen[0])]
         return Where(without_folder(str(row["file"])), int(row["line"]), str(row["function"]))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.facts.compiled import CompiledWork
 from tracer.analyzers.facts.host import Host, Launches
 from tracer.analyzers.facts.modules import ModuleTree
@@ -79,6 +80,11 @@ class Work:
     def call(self) -> Longs:
         """Row of `compiled_calls` of what compiled code called; -1 else."""
         return self.compiled.call
+
+    @cached_property
+    def calls(self) -> Calls:
+        """The kinds of the host rows."""
+        return Calls(self.trace, self.host, self.launches)
 
     @cached_property
     def name_code(self) -> NDArray[np.int32]:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.gaps import CAUSE_CODE, Gaps
 from tracer.analyzers.intervals import (
     NONE,
@@ -92,7 +91,7 @@ class GapView:
         self.context, self.gaps = context, context.gaps
         work = context.work
         self.trace, self.host = work.trace, work.host
-        self.calls = Calls(work.trace, work.host, work.launches)
+        self.calls = work.calls
         self.launch = take(work.launch, self.gaps.after)
         self.begin, self.finish = self._whole_bounds()
         self.launch_start = self._time_of(self.trace.start_ns)
@@ -587,7 +586,8 @@ def _merged(gaps: Gaps, parts: list[Pieces], pace_ns: int) -> Gaps:
 
     start, source = joined("start_ns"), joined("source")
     order = np.argsort(start, kind="stable")  # which merges parts that are in order
-    order = order[np.argsort(gaps.device[source[order]].astype(np.int16), kind="stable")]
+    if gaps.device.size and gaps.device[0] != gaps.device[-1]:
+        order = order[np.argsort(gaps.device[source[order]], kind="stable")]
     source, cause, event = source[order], joined("cause")[order], joined("event")[order]
     new = np.ones(source.size, dtype=bool)
     new[1:] = (source[1:] != source[:-1]) | (cause[1:] != cause[:-1]) | (event[1:] != event[:-1])

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.events import KIND_CODE
@@ -46,7 +45,7 @@ def find_waits(context: Context) -> list[Wait]:
     """The waits of a recording with a device, in order. One operator that copies and then
     synchronizes is one wait. What ends the measurement, and the profiler's own, is left out."""
     work = context.work
-    calls = Calls(work.trace, work.host, work.launches)
+    calls = work.calls
     rows = np.flatnonzero(calls.blocking)
     rows = rows[~_after_everything(context, rows)]
     operator = asking_operator(context, rows)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.idle.waits import (
     SCALAR,
     SCALAR_OPERATORS,
@@ -71,7 +70,7 @@ def _of_the_host(context: Context, rows: Longs) -> NDArray[np.bool_]:
     """What would stay on the host beside a GPU, too: a data loader's work, numbers drawn on the
     host, the counters of an optimizer."""
     work = context.work
-    loading = take(work.host.nearest(Calls(work.trace, work.host, work.launches).input), rows)
+    loading = take(work.host.nearest(work.calls.input), rows)
     before = _Before(context)
     own = [before.is_drawn(row) or before.is_counter(row) for row in rows.tolist()]
     found: NDArray[np.bool_] = (loading != NONE) | np.array(own, dtype=bool)

@@ -59,7 +59,7 @@ def _times(count: int) -> str:
 
 def _fallbacks(judged: Judged, calls: Sequence[AttentionCall]) -> list[Finding]:
     """One finding for each backend and place."""
-    places = Places(judged.context.work)
+    places = judged.context.work.once(Places)
     groups: dict[tuple[str, Where], list[AttentionCall]] = {}
     for call in calls:
         groups.setdefault((call.backend, _place(judged, places, call)), []).append(call)

@@ -82,7 +82,7 @@ def _note(judged: Judged, backend: str, events: Longs, signature: Signature | No
 
 
 def _place(judged: Judged, event: int) -> Where:
-    where = Places(judged.context.work).of(event)
+    where = judged.context.work.once(Places).of(event)
     where = replace(where, module=folded(where.module) if where.module else None)
     line = None if where.file else judged.arguments.line(event)
     if line is None:

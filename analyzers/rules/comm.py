@@ -74,7 +74,7 @@ def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
     kinds = [kind for kind in _kinds(context, analysis, apart) if _matters(kind, analysis)]
     findings: tuple[Finding, ...] = ()
     if kinds:
-        places = Places(context.work)
+        places = context.work.once(Places)
         findings = tuple(_finding(context, analysis, places, kind) for kind in kinds)
     said = "" if len(analysis.collectives) else "no collective ran"
     checks = [verdict(EXPOSED, findings, said), verdict(SAME_STREAM, findings, said)]

@@ -9,7 +9,6 @@ import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.facts.places import parse_frame, without_folder
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
@@ -102,7 +101,7 @@ class _Seen:
 
     def __init__(self, context: Context) -> None:
         self.context, trace = context, context.work.trace
-        fetches = Calls(trace, context.work.host, context.work.launches).input
+        fetches = context.work.calls.input
         table = trace.table("collections")
         collections = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
         self.ranges = {

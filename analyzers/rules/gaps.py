@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls, is_autotune
+from tracer.analyzers.facts.calls import is_autotune
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
@@ -87,7 +87,7 @@ class IdlePieces:
     def __init__(self, context: Context) -> None:
         self.context, self.gaps = context, context.gaps
         self.work, self.trace = context.work, context.work.trace
-        self.places = Places(context.work)
+        self.places = context.work.once(Places)
         self.length: Longs = self.gaps.end_ns - self.gaps.start_ns
         self.pace_ns = context.gaps.pace_ns
 
@@ -95,14 +95,14 @@ class IdlePieces:
     def compiling(self) -> Longs:
         """The compile range around each event."""
         work = self.work
-        calls = Calls(work.trace, work.host, work.launches)
+        calls = work.calls
         return work.host.nearest(calls.compiling)
 
     @cached_property
     def fetching(self) -> Longs:
         """The outermost loader or tokenizer around each event."""
         work = self.work
-        calls = Calls(work.trace, work.host, work.launches)
+        calls = work.calls
         return work.host.outermost(calls.input)
 
     def main_place(self, rows: Longs) -> Where:

@@ -48,7 +48,7 @@ def judge_moe(context: Context, analysis: Analysis) -> RuleResult:
 
 def _expert_loops(context: Context, analysis: Analysis) -> list[Finding]:
     groups: dict[Where, list[Longs]] = {}
-    places = Places(context.work)
+    places = context.work.once(Places)
     for loop in _loops(context):
         where = places.of(int(loop[0]))
         module = folded(where.module) if where.module else None

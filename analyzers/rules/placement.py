@@ -48,7 +48,7 @@ def _on_cpu(context: Context, analysis: Analysis) -> list[Finding]:
     """Outermost computing operators inside a forward that launch nothing and take notable time."""
     rows = _idle_computation(context)
     trace = context.work.trace
-    places = Places(context.work)
+    places = context.work.once(Places)
     groups: dict[Where, list[int]] = {}
     for row in rows.tolist():
         where = places.of(row)
@@ -162,7 +162,7 @@ class _Copies:
 def _repeated(context: Context, analysis: Analysis) -> list[Finding]:
     found = _same_sizes(context)
     groups: dict[Where, list[_Copies]] = {}
-    places = Places(context.work)
+    places = context.work.once(Places)
     for copies in found:
         where = places.of_work(int(copies.rows[0]))
         key = Where(file=where.file, line=where.line, function=where.function, module=where.module)

@@ -190,7 +190,7 @@ def block_of(context: Context, row: int) -> str | None:
 def grouped_by_place(context: Context, rows: Longs) -> dict[Where, Longs]:
     """Work rows by the line that asked for them, else by the block they count in, layers folded.
     Gradients stand where their forward does: the cause is there."""
-    places = Places(context.work)
+    places = context.work.once(Places)
     groups: dict[Where, list[Longs]] = {}
     for alike in _alike(context, places, rows):
         groups.setdefault(_place(context, places, int(alike[0])), []).append(alike)

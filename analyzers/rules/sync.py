@@ -8,7 +8,7 @@ import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import Calls, is_release
+from tracer.analyzers.facts.calls import is_release
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits
@@ -71,7 +71,7 @@ def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
     findings = _by_place(context, analysis, waits)
     if analysis.cpu_only:
         return RuleResult(tuple(findings), _checks_without_device(findings))
-    lines = Places(context.work).has_frames or len(analysis.trace.table("host_sites")) > 0
+    lines = context.work.once(Places).has_frames or len(analysis.trace.table("host_sites")) > 0
     said = "" if lines else "lines not recorded: the operator and module are named"
     checks = [verdict(rule, findings, said) for rule in ("sync.hidden", "sync.explicit")]
     return RuleResult(tuple(findings), tuple(checks))
@@ -86,7 +86,7 @@ def _checks_without_device(findings: list[Finding]) -> tuple[Check, ...]:
 
 
 def _by_place(context: Context, analysis: Analysis, waits: list[Wait]) -> list[Finding]:
-    places = Places(context.work)
+    places = context.work.once(Places)
     groups: dict[tuple[str, Where], list[Wait]] = {}
     for wait in waits:
         where = places.of(wait.event)
@@ -201,7 +201,7 @@ def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
         reason = "no device here" if analysis.cpu_only else "the recording holds no host calls"
         return RuleResult(checks=(Check("sync.allocator", "not_checked", reason),))
     calls = _after_growth(_allocator_calls(context), context.plan.found)
-    places = Places(work)
+    places = work.once(Places)
     groups: dict[Where, list[_Call]] = {}
     for call in calls:
         where = replace(places.of(call.event), module=None)
@@ -232,7 +232,7 @@ def _after_growth(calls: list[_Call], steps_known: bool) -> list[_Call]:
 def _allocator_calls(context: Context) -> list[_Call]:
     work, gaps = context.work, context.gaps
     trace = work.trace
-    rows = np.flatnonzero(Calls(trace, work.host, work.launches).allocator)
+    rows = np.flatnonzero(work.calls.allocator)
     starts = np.array([step.start_ns for step in context.plan.host])
     begin, end = context.plan.window
     ends = np.array([step.end_ns for step in context.plan.host])
