@@ -16,7 +16,7 @@ from tests.engine_words import (
     TURBOMIND,
     VLLM_MORE,
 )
-from tests.launch_sequences import misplaced, passes
+from tests.launch_sequences import EAGER, misplaced, passes
 from tracer.analyzers.names.kernel_table import describe
 
 
@@ -365,3 +365,16 @@ def test_neither_norms_nor_activations_known() -> None:
     words = without_names(model.words, *ANY_NORM, "GLU")
     wrong = misplaced(model.line, words)
     assert [line for line in wrong if "zqx" not in line] == []
+
+
+NO_TRANSFORMERS = {
+    "perceptron": "o: " + "gather gemm new gemm new gemm softmax argmax " * 8,
+    "two towers": "o: " + "gather gemm new gemm new gather gemm new gemm new gemm softmax " * 6,
+    "graph network": "o: " + "gemm new index add softmax index gemm new " * 6,
+    "recommender": "o: " + "gather*8 gemm silu gemm silu gemm new gemm silu gemm sigmoid " * 4,
+}
+
+
+@pytest.mark.parametrize("model", NO_TRANSFORMERS)
+def test_names_never_seen_make_no_layers(model: str) -> None:
+    assert misplaced(NO_TRANSFORMERS[model], {**EAGER, "new": "zqx17"}) == []
