@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.doctor_fakes import facts, rows_by_rule, with_environ, with_nvml, with_task
+from tracer.commands.doctor_text import doctor_lines
 from tracer.environment.check_compiler import check_compiler, probe_compilers
 from tracer.environment.check_device_work import (
     check_attention,
@@ -27,10 +28,10 @@ from tracer.environment.check_rocm import check_rocm, gfx_names
 from tracer.environment.check_tools import check_tools
 from tracer.environment.check_variables import check_variables
 from tracer.environment.check_wheel import check_wheel, import_remedy, pinned, supports
-from tracer.environment.diagnosis import Check
+from tracer.environment.diagnosis import Check, Diagnosis
 from tracer.environment.facts import Facts
 from tracer.environment.machine import Machine
-from tracer.environment.rows import Row
+from tracer.environment.rows import Row, ok, warning
 
 UUIDS = [f"GPU-{n}1111111-2222-3333-4444-555555555555" for n in range(4)]
 H200: dict[str, Any] = {
@@ -272,6 +273,18 @@ def test_a_recording_without_device_rows(tmp_path: Path) -> None:
     said = {"profiler_host_rows": 9, "profiler_device_rows": 0, "profiler_cuda": True}
     found = with_task(facts(tmp_path, cuda="13.0"), "profiler", said)
     assert "CUPTI" in rows(check_profiler, found)["profiler.no_device_rows"].found
+
+
+def test_private_interfaces_that_are_there_are_one_line_of_text() -> None:
+    rows = (
+        ok("interfaces", "private interface", "A._b: found and used"),
+        warning("interfaces.fallback", "private interface", "D._e: not in torch", "wait"),
+        ok("interfaces", "private interface", "F._g: found and used"),
+    )
+    lines = [line.plain for line in doctor_lines(Diagnosis({"tracer": rows}), 100)]
+    assert [line for line in lines if "2 that tracer uses are in this torch" in line]
+    assert [line for line in lines if "D._e" in line]
+    assert not [line for line in lines if "A._b" in line or "F._g" in line]
 
 
 def test_private_interfaces(tmp_path: Path) -> None:

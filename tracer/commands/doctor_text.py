@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
@@ -94,9 +95,18 @@ def doctor_lines(diagnosis: Diagnosis, width: int, *, problems_only: bool = Fals
         rest = [row for row in rows if row.status in shown]
         if rest:
             lines += [Text(), Text(family, style="bold")]
-            for row in rest:
+            for row in _gathered(rest):
                 lines += _row_lines(row, width)
     return lines
+
+
+def _gathered(rows: Sequence[Row]) -> list[Row]:
+    """The private interfaces that are there as one row: nobody has to do anything about them."""
+    found = [row for row in rows if row.rule == "interfaces" and row.status == "ok"]
+    if len(found) < 2:
+        return list(rows)
+    text = f"{len(found)} that tracer uses are in this torch (--json lists them)"
+    return [*(row for row in rows if row not in found), replace(found[0], found=text)]
 
 
 def _row_lines(row: Row, width: int) -> list[Text]:
