@@ -461,6 +461,19 @@ def test_the_gain_of_a_product_is_an_estimate_with_its_basis() -> None:
     assert "H200" in finding.detail["gain_basis"]
 
 
+def test_a_compiled_softmax_of_capped_scores_is_a_chain() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 1000)
+    softmax = "triton_per_fused__softmax_div_mul_tanh_3"
+    for place, (kernel, operator) in enumerate(
+        (("sm90_gemm", "aten::bmm"), (softmax, softmax), ("sm90_gemm", "aten::bmm"))
+    ):
+        begin = 100 * place + 20
+        maker.launch(kernel, start=begin - 10, run=(begin, begin + 90), operator=operator)
+    (finding,) = found(analyze(maker.build()), "fallback.attention")
+    assert "capped" in finding.detail["reasons"][0]
+
+
 def product_of_a_module(*, backward: bool = False) -> TraceMaker:
     """The product of `LARGE` in a linear layer, or its two gradients, without shapes."""
     maker = TraceMaker()

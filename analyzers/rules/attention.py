@@ -178,8 +178,9 @@ def _asked_for(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _operators_around(work: Work, call: AttentionCall) -> set[str]:
-    """Names of the operators that hold the work of a call."""
-    found: set[str] = set()
+    """Names of the operators that hold the work of a call, and of those fused in its kernels."""
+    kernels = np.unique(work.name_code[call.rows]).tolist()
+    found = {f"aten::{fused}" for code in kernels for fused in work.names[code].fused_ops}
     rows = work.operator[call.rows]
     while (rows := np.unique(rows[rows != NONE])).size:
         found.update(work.trace.names[code] for code in work.trace.name_codes[rows].tolist())

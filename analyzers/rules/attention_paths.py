@@ -12,6 +12,7 @@ from tracer.analyzers.facts.arguments import Arguments
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.names.kernel_table import KernelName
 
 MATH, UNFUSED = "math", "unfused"
 _SDPA = re.compile(r"aten::scaled_dot_product_attention$")
@@ -135,7 +136,7 @@ def _letters(work: Work) -> _Letters:
     """Products, softmaxes and what cannot lie between. With operators recorded a product must be
     batched."""
     trace = work.trace
-    tokens = np.array([name.token for name in work.names], dtype=object)
+    tokens = np.array([_token(name) for name in work.names], dtype=object)
     operators = take(trace.name_codes.astype(np.int64), work.operator)
     known = operators != NONE
     batched = trace.names_matching(lambda name: name in _BATCHED_PRODUCT)
@@ -152,6 +153,12 @@ def _letters(work: Work) -> _Letters:
     )
     reach = _REACH_ON_CPU if work.cpu_only else _REACH
     return _Letters(product, softmax, breaks & ~softmax, ends & ~softmax, reach)
+
+
+def _token(name: KernelName) -> str:
+    """The token of a kernel. A generated one that caps its scores first is a softmax still."""
+    capped = name.token == "ACT" and not {"_softmax", "_safe_softmax"}.isdisjoint(name.fused_ops)
+    return "SOFTMAX" if capped else name.token
 
 
 def _product_before(sequence: Longs, place: int, letters: _Letters) -> int | None:
