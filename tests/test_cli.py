@@ -380,6 +380,18 @@ def test_a_closed_pipe_is_quiet(trace_file: Path) -> None:
     assert ended.returncode == cli.BROKEN_PIPE
 
 
+def test_a_file_cut_before_its_device_rows_is_damaged_input(tmp_path: Path) -> None:
+    """Nothing can be said of the device, and the file is cut all the same."""
+    document = json.loads(write_trace(tmp_path / "whole.json").read_text())
+    events = document["traceEvents"]
+    hosts = [event for event in events if event["cat"] != "kernel"]
+    document["traceEvents"] = hosts + [event for event in events if event["cat"] == "kernel"]
+    text = json.dumps(document)
+    cut = tmp_path / "cut.json"
+    cut.write_text(text[: text.index('"kernel"')])
+    assert cli.main(["report", str(cut), "--json"]) == 4
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
 def test_a_full_disk_is_no_fault_of_ours(trace_file: Path) -> None:
     with open("/dev/full", "w") as full:

@@ -292,4 +292,9 @@ class Analysis:
         """complete, partial, or unusable: nothing can be said of the device, which was asked."""
         if not self.accounted and self.trace.meta.detail != "light":
             return "unusable"
-        return "partial" if any(note.partial for note in self.notes) else "complete"
+        return "partial" if self.damaged else "complete"
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the input was damaged or cut, whatever can still be said of it."""
+        return any(note.partial for note in self.notes)

@@ -120,7 +120,7 @@ def _open(paths: Sequence[str]) -> tuple[list[Analysis], bool]:
     from tracer.commands.report import open_all
 
     opened = open_all(paths)
-    partial = any(analysis.integrity_status == "partial" for analysis in opened.analyses)
+    partial = any(analysis.damaged for analysis in opened.analyses)
     return list(opened.analyses), partial or bool(opened.failures)
 
 

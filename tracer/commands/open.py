@@ -136,7 +136,7 @@ def _explore(sources: list[Source], args: argparse.Namespace) -> int:
     if status:
         return status
     analyses = [r.analysis for r in explorer.session.recordings if r.analysis is not None]
-    return PARTIAL if any(a.integrity_status == "partial" for a in analyses) else 0
+    return PARTIAL if any(a.damaged for a in analyses) else 0
 
 
 @contextmanager

@@ -264,5 +264,5 @@ def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     checks = [check for analysis in opened.analyses for check in analysis.checks]
     if gate_failed(findings, checks, patterns, RULES):
         return GATE_FAILED
-    partial = any(a.integrity_status == "partial" for a in opened.analyses)
+    partial = any(a.damaged for a in opened.analyses)
     return PARTIAL if partial or opened.failures else 0

@@ -56,7 +56,9 @@ def verdict(analysis: Analysis) -> str:
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
         sentences = [where, change, *_caveats(analysis, level)]
-    if analysis.integrity_status == "partial":
+    if analysis.integrity_status == "partial" and analysis.window.wall_ns <= 0:
+        sentences = [f"Nothing was recorded. {_partial(analysis)}"]
+    elif analysis.integrity_status == "partial":
         sentences = [f"As far as recorded, {small(sentences[0])}", *sentences[1:]]
         sentences.append(_partial(analysis))
     return " ".join(sentence for sentence in sentences if sentence)
@@ -219,7 +221,7 @@ def _between(analysis: Analysis, level: Level) -> str:
 
 def _uneven(analysis: Analysis, level: Level) -> str:
     """A word on steps whose mean says little."""
-    if level.phase is None or level.steps < 2:
+    if level.phase is None or level.steps < 2 or not level.busy_ns:
         return ""
     walls = analysis.steps["wall_ns"].to_numpy()[steps_of(analysis, level.phase)]
     median = float(np.median(walls))
