@@ -59,7 +59,7 @@ TOKENS: Mapping[str, str] = MappingProxyType(
         "POW": "a power: the square of an unfused RMSNorm",
         "MEAN": "a mean: likewise",
         "RSQRT": "a reciprocal root: likewise",
-        "ADD": "the sum of two floating-point tensors",
+        "ADD": "the sum of two floating-point tensors, also of several residual streams",
         "ADD_SCALAR": "the sum of a floating-point tensor and a number",
         "MUL": "a floating-point product",
         "NEG": "a negation",
