@@ -143,5 +143,6 @@ class Places:
         chosen = called[-1:] if called.size else warned[:1]
         if not chosen.size:
             return None
-        row = sites.table.iloc[int(chosen[0])]
-        return Where(without_folder(str(row["file"])), int(row["line"]), str(row["function"]))
+        columns = (sites.table[name] for name in ("file", "line", "function"))
+        file, line, function = (column.iloc[int(chosen[0])] for column in columns)
+        return Where(without_folder(str(file)), int(line), str(function))
