@@ -28,7 +28,7 @@ from tracer.analyzers.facts.host import Host, Launches, link_launches, read_host
 from tracer.analyzers.facts.modules import ModuleTree, read_modules
 from tracer.analyzers.facts.work import COMPUTE, Work
 from tracer.analyzers.graphs.captures import KINDS, Capture, Texts, find_captures
-from tracer.analyzers.intervals import Longs, take
+from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.events import EVENTS, SIDE_TABLES, Trace, make_table
 
 Tables = Mapping[str, pd.DataFrame]
@@ -54,10 +54,12 @@ def map_captures(trace: Trace) -> dict[str, pd.DataFrame]:
 
 def _captured_work(host: Host, launches: Launches, tree: ModuleTree, rows: Longs) -> Work:
     """Captured launches as if they were the work that they launch."""
+    # A launch has no launch of its own, and so no operator around that.
+    unlaunched = replace(launches, operator=np.full(rows.size, NONE, dtype=np.int64))
     return Work(
         host.trace,
         host,
-        launches,
+        unlaunched,
         tree,
         event=rows,
         site=rows,
