@@ -1,5 +1,5 @@
-"""Where the host spends its time, sampled: the line at which each thread is, a hundred times a
-second or more.
+"""Where the host spends its time, sampled: the line at which each thread is, up to a hundred times
+a second.
 
 A recording without Python frames cannot say which function kept everybody waiting. A thread that
 looks at the stacks now and then can, for some ten microseconds a look.
@@ -22,7 +22,7 @@ import pandas as pd
 from tracer.events import SIDE_TABLES, make_table
 
 # So often at first, since most recordings are short, and then half as often.
-INTERVAL_S = 0.005
+INTERVAL_S = 0.01
 _DENSE_LOOKS = 400
 # Looking takes at most this share of the clock: a look that takes longer comes less often.
 _MOST_COST = 0.004
