@@ -1,28 +1,21 @@
-"""Rules gap.* and warmup.first_use: what kept the device idle besides waits."""
+"""The rules gap.* of a device, in order; here gap.host, gap.input and gap.gc themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.calls import is_autotune
-from tracer.analyzers.facts.places import Places, folded
-from tracer.analyzers.facts.samples import Sampled, Samples
-from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.rules.gap_compile import compile_idle
+from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
 from tracer.analyzers.rules.judging import (
     milliseconds,
     ratio_of,
     severity_of,
-    steady_steps,
     verdict,
 )
+from tracer.analyzers.rules.launch_bound import launch_bound
 from tracer.findings import Check, Finding, Where
 
 GAP_RULES = (
@@ -33,20 +26,6 @@ GAP_RULES = (
     "gap.compile",
     "warmup.first_use",
 )
-# A phase is launch-bound when launches explain this share of its wall time and the host takes
-# longer to issue its work than the device to do it.
-_LAUNCH_SHARE = 0.10
-# Steps of fewer kernels than this are not too many launches: the host does something else.
-_FEWEST_KERNELS = 2
-# What calls of compiled code are named.
-_COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
-# Host work is one block, and not the pauses between operators, from this many usual paces on,
-# or, where no pace is known, from this share of a step; in any case from the larger share on.
-_BLOCK_PACES, _BLOCK_SHARE, _LARGE_SHARE = 4, 0.005, 0.25
-# Pieces looked at for the events to show.
-_EVIDENCE = 400
-# A place is named when it costs this share of the window.
-_NAMED_SHARE = 0.002
 
 
 def judge_gaps(context: Context, analysis: Analysis) -> RuleResult:
@@ -58,8 +37,8 @@ def judge_gaps(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
     pieces = IdlePieces(context)
     findings = [
-        *_launch_bound(pieces, analysis),
-        *_compile(pieces, analysis),
+        *launch_bound(pieces, analysis),
+        *compile_idle(pieces, analysis),
         *_host(pieces, analysis),
         *_input(pieces, analysis),
         *_collections(pieces, analysis),
@@ -81,286 +60,9 @@ def _cannot_judge(context: Context, analysis: Analysis) -> str:
     return ""
 
 
-class IdlePieces:
-    """Idle with its causes, and the views that the rules of this file share."""
-
-    def __init__(self, context: Context) -> None:
-        self.context, self.gaps = context, context.gaps
-        self.work, self.trace = context.work, context.work.trace
-        self.places = context.work.once(Places)
-        self.length: Longs = self.gaps.end_ns - self.gaps.start_ns
-        self.pace_ns = context.gaps.pace_ns
-
-    @cached_property
-    def compiling(self) -> Longs:
-        """The compile range around each event."""
-        work = self.work
-        calls = work.calls
-        return work.host.nearest(calls.compiling)
-
-    @cached_property
-    def fetching(self) -> Longs:
-        """The outermost loader or tokenizer around each event."""
-        work = self.work
-        calls = work.calls
-        return work.host.outermost(calls.input)
-
-    def main_place(self, rows: Longs) -> Where:
-        """The function that most of this idle lies in, whatever operators it calls."""
-        cost: dict[Where, int] = {}
-        for where, mine in self.by_place(rows).items():
-            place = replace(where, operator=None, module=None)
-            cost[place] = cost.get(place, 0) + int(self.length[mine].sum())
-        named = {place: ns for place, ns in cost.items() if place.function is not None}
-        chosen = named or cost
-        return max(chosen, key=lambda place: chosen[place]) if chosen else Where()
-
-    @cached_property
-    def stretch_ns(self) -> Longs:
-        """Length of the unbroken stretch of one cause that each piece is part of."""
-        gaps = self.gaps
-        new = np.ones(self.length.size, dtype=bool)
-        new[1:] = (gaps.start_ns[1:] != gaps.end_ns[:-1]) | (gaps.cause[1:] != gaps.cause[:-1])
-        run = np.cumsum(new) - 1
-        if not run.size:
-            return self.length
-        total = np.bincount(run, weights=self.length).astype(np.int64)
-        whole: Longs = total[run]
-        return whole
-
-    def of_cause(self, cause: str) -> Longs:
-        """Pieces with this cause."""
-        return np.flatnonzero(self.gaps.cause == CAUSE_CODE[cause])
-
-    def steps_of(self, rows: Longs) -> tuple[int, ...]:
-        """Steps that these pieces lie in."""
-        steps = np.unique(self.gaps.step[rows])
-        return tuple(int(step) for step in steps if step != NONE)
-
-    def by_place(self, rows: Longs) -> dict[Where, Longs]:
-        """Pieces grouped by the place of their event, layers folded; where no function is known of
-        it, by what samples of the stacks saw."""
-        keys: dict[int, Where] = {}
-        for event in self.gaps.event[rows].tolist():
-            if event not in keys:
-                keys[event] = self._place(event)
-        places = self._sampled(rows, [keys[event] for event in self.gaps.event[rows].tolist()])
-        groups: dict[Where, list[int]] = {}
-        for row, place in zip(rows.tolist(), places, strict=True):
-            groups.setdefault(place, []).append(row)
-        return {where: np.array(found, dtype=np.int64) for where, found in groups.items()}
-
-    def _sampled(self, rows: Longs, places: list[Where]) -> list[Where]:
-        """The places, the unnamed ones with the function, or the line alone, of the samples."""
-        if not len(self.samples):
-            return places
-        out = list(places)
-        numbers = {place: number for number, place in enumerate(dict.fromkeys(places))}
-        alike = np.array([numbers[place] for place in places], dtype=np.int64)
-        unnamed = np.array([place.file is None for place in places], dtype=bool)
-        for device in np.unique(self.gaps.device[rows]).tolist():
-            mine = np.flatnonzero(unnamed & (self.gaps.device[rows] == device))
-            own = rows[mine]
-            seen = self.samples.explain(self.gaps.start_ns[own], self.gaps.end_ns[own], alike[mine])
-            for at, place in zip(mine.tolist(), seen, strict=True):
-                out[at] = places[at] if place is None else _with_sample(places[at], place)
-        return out
-
-    @cached_property
-    def samples(self) -> Samples:
-        """Samples of the stacks, as they explain the idle."""
-        return Samples(self.trace, self.gaps.start_ns, self.gaps.end_ns)
-
-    def _place(self, event: int) -> Where:
-        if event == NONE:
-            return Where()
-        where = self.places.of(event)
-        return replace(where, module=folded(where.module) if where.module else None)
-
-    def evidence(self, rows: Longs) -> tuple[int, ...]:
-        """Events of these pieces, the longest first, at most a hundred."""
-        longest = rows
-        if rows.size > _EVIDENCE:
-            longest = rows[np.argpartition(-self.length[rows], _EVIDENCE)[:_EVIDENCE]]
-        order = longest[np.argsort(-self.length[longest], kind="stable")]
-        events = dict.fromkeys(e for e in self.gaps.event[order].tolist() if e != NONE)
-        return tuple(list(events)[:100])
-
-
-def _with_sample(place: Where, seen: Sampled) -> Where:
-    where = seen.where
-    function = None if seen.kind == "line" else where.function
-    return Where(where.file, where.line, function, place.module)
-
-
-Words = Callable[[IdlePieces, Where, str], tuple[str, str]]
-
-# --- launch-bound ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Issue:
-    """A phase as the host issued it: sums over its steady steps, nanoseconds."""
-
-    steps: list[int]
-    wall_ns: int
-    busy_ns: int
-    issue_ns: int
-    launch_idle_ns: int
-    python_idle_ns: int
-    idle_ns: int
-    kernels: int
-    gaps: int
-
-
-def _launch_bound(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
-    phases = analysis.steps["phase"].astype(str).to_numpy()
-    steady = np.array(steady_steps(analysis), dtype=np.int64)
-    out = []
-    for phase in dict.fromkeys(phases[steady].tolist()):
-        issue = _issue_of(pieces, analysis, steady[phases[steady] == phase])
-        if _is_launch_bound(issue):
-            out.append(_launch_finding(pieces, analysis, phase, issue))
-    return out
-
-
-def _issue_of(pieces: IdlePieces, analysis: Analysis, steps: Longs) -> _Issue:
-    gaps, length = pieces.gaps, pieces.length
-    inside = np.isin(gaps.step, steps)
-    launch = inside & (gaps.cause == CAUSE_CODE["launch"])
-    short = inside & (gaps.cause == CAUSE_CODE["host"]) & ~_is_block(pieces, analysis)
-    mine = np.isin(pieces.context.plan.work_step, steps)
-    return _Issue(
-        steps=steps.tolist(),
-        wall_ns=int(analysis.steps["wall_ns"].to_numpy()[steps].sum()),
-        busy_ns=int(analysis.steps["busy_ns"].to_numpy()[steps].sum()),
-        issue_ns=_issue_time(pieces, steps),
-        launch_idle_ns=int(length[launch].sum()),
-        python_idle_ns=int(length[short].sum()),
-        idle_ns=int(length[inside].sum()),
-        kernels=int((mine & pieces.work.is_kernel).sum()),
-        gaps=int(np.unique(gaps.gap[launch]).size),
-    )
-
-
-def _issue_time(pieces: IdlePieces, steps: Longs) -> int:
-    """From the first launch of each step to its last, less the waits in between."""
-    trace, plan = pieces.trace, pieces.context.plan
-    launched = pieces.work.launch[np.isin(plan.work_step, steps)]
-    launching = np.zeros(len(trace.events), dtype=bool)
-    launching[launched[launched != NONE]] = True
-    launches = np.flatnonzero(launching)
-    of_step = np.searchsorted([s.start_ns for s in plan.host], trace.start_ns[launches], "right")
-    first = np.full(len(plan.host) + 1, np.iinfo(np.int64).max)
-    last = np.zeros(len(plan.host) + 1, dtype=np.int64)
-    np.minimum.at(first, of_step, trace.start_ns[launches])
-    np.maximum.at(last, of_step, trace.end_ns[launches])
-    spans = np.maximum(last - first, 0)[last > 0]
-    return int(spans.sum())
-
-
-def _is_launch_bound(issue: _Issue) -> bool:
-    enough = issue.launch_idle_ns >= _LAUNCH_SHARE * max(issue.wall_ns, 1)
-    several = issue.kernels >= _FEWEST_KERNELS * len(issue.steps)
-    return enough and several and issue.issue_ns > issue.busy_ns > 0
-
-
-def _holds_unprofiled(analysis: Analysis, phase: str, issue: _Issue) -> bool:
-    """Whether launches still explain enough of the step once idle is scaled to its unprofiled
-    time; without a measurement the verdict stands as it is."""
-    observer = analysis.observer
-    if observer is None or observer.host_idle_factor is None or observer.phase != phase:
-        return True
-    wall = observer.unprofiled_step_ns * len(issue.steps)
-    return observer.host_idle_factor * issue.launch_idle_ns >= _LAUNCH_SHARE * wall
-
-
-def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _Issue) -> Finding:
-    count = len(issue.steps)
-    certain = _holds_unprofiled(analysis, phase, issue)
-    cost = issue.launch_idle_ns + issue.python_idle_ns
-    share = cost / issue.idle_ns if issue.idle_ns else 0.0
-    overhead = issue.idle_ns / (issue.wall_ns * max(analysis.window.devices, 1))
-    kernels = round(issue.kernels / count)
-    rows = pieces.of_cause("launch")
-    rows = rows[np.isin(pieces.gaps.step[rows], issue.steps)]
-    busy, host = issue.busy_ns / count, issue.issue_ns / count
-    compiled = any(name.startswith(_COMPILED) for name in pieces.trace.names)
-    return Finding(
-        rule="gap.launch_bound",
-        severity=severity_of(cost, analysis) if certain else "info",
-        title=("" if certain else "uncertain, the profiler may cause it: ")
-        + (
-            f"{phase or 'step'}: the host issues {kernels} kernels a step in "
-            f"{milliseconds(host)}, the device needs {milliseconds(busy)} for them"
-        ),
-        count=count,
-        cost_ns=cost,
-        ratio=ratio_of(cost, analysis),
-        steps=tuple(issue.steps),
-        detail={
-            "phase": phase or "step",
-            "host_issue_ns": round(host),
-            "device_busy_ns": round(busy),
-            "kernels": kernels,
-            "gaps": issue.gaps,
-            "mean_gap_ns": round(issue.launch_idle_ns / issue.gaps) if issue.gaps else 0,
-            "launch_idle_ns": issue.launch_idle_ns,
-            "python_idle_ns": issue.python_idle_ns,
-            "explained_ratio": share,
-            "overhead_ratio": overhead,
-            "uncertain": None if certain else "profiler",
-        },
-        advice=(
-            f"Launches cost {milliseconds(cost / count)} of idle a step. "
-            f"{_launch_advice(phase, compiled)}"
-        ),
-        gain_ns=cost,
-        events=pieces.evidence(rows),
-    )
-
-
-def _launch_advice(phase: str, compiled: bool) -> str:
-    if compiled:
-        return (
-            "The code is compiled: let it be replayed as a CUDA graph, too "
-            "(mode='reduce-overhead', fixed shapes), or give each launch more work: a larger batch."
-        )
-    if phase == "decode":
-        return (
-            "Replay the step as a CUDA graph (torch.compile(mode='reduce-overhead') with a static "
-            "KV cache), fuse kernels with torch.compile, or give each launch more work: a larger "
-            "batch."
-        )
-    if phase == "training":
-        return (
-            "Fuse kernels with torch.compile, use a fused optimizer, or give each launch more "
-            "work: a larger batch. Steps of fixed shapes can be replayed as a CUDA graph "
-            "(mode='reduce-overhead')."
-        )
-    return (
-        "Fuse kernels with torch.compile, or replay the step as a CUDA graph "
-        "(torch.compile(mode='reduce-overhead')) where its shapes are fixed, or give each launch "
-        "more work: a larger batch."
-    )
-
-
-def _is_block(pieces: IdlePieces, analysis: Analysis) -> NDArray[np.bool_]:
-    """Pieces of an unbroken stretch of one cause that is long enough to be a piece of work of the
-    host, and not a pause between operators; many small functions can make one stretch."""
-    walls = analysis.steps["wall_ns"].to_numpy()
-    step = float(np.median(walls)) if walls.size else 0.0
-    usual = _BLOCK_PACES * pieces.pace_ns or _BLOCK_SHARE * step
-    block: NDArray[np.bool_] = pieces.stretch_ns > min(usual, _LARGE_SHARE * step)
-    return block
-
-
-# --- host, input, collections ------------------------------------------------------------------
-
-
 def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
     rows = pieces.of_cause("host")
-    rows = rows[_is_block(pieces, analysis)[rows]]
+    rows = rows[is_block(pieces, analysis)[rows]]
     return _places_finding(pieces, analysis, rows, "gap.host", _host_words)
 
 
@@ -461,7 +163,7 @@ def _finding_at(
 ) -> list[Finding]:
     """The finding of these pieces; none where they cost too little to be named."""
     cost = int(pieces.length[rows].sum())
-    if cost < _NAMED_SHARE * analysis.window.capacity_ns:
+    if cost < NAMED_SHARE * analysis.window.capacity_ns:
         return []
     title, advice = words(pieces, where, milliseconds(cost / count))
     return [
@@ -518,109 +220,3 @@ def _collections(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
             gain_ns=cost,
         )
     ]
-
-
-# --- compilation and first use -----------------------------------------------------------------
-
-
-def _compile(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
-    """gap.compile for what returns in most steps, warmup.first_use for what does not."""
-    rows = pieces.of_cause("compile")
-    groups: dict[tuple[str, str], list[int]] = {}
-    for row, event in zip(rows.tolist(), pieces.gaps.event[rows].tolist(), strict=True):
-        groups.setdefault((_kind(pieces, event), _subject(pieces, event)), []).append(row)
-    out = []
-    for (kind, subject), members in groups.items():
-        mine = np.array(members, dtype=np.int64)
-        cost = int(pieces.length[mine].sum())
-        if cost >= _NAMED_SHARE * analysis.window.capacity_ns:
-            out.append(_compile_finding(pieces, analysis, kind, subject, mine))
-    return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
-
-
-def _kind(pieces: IdlePieces, event: int) -> str:
-    """compile and autotune where a range around the event says so, else a library's own work."""
-    around = int(pieces.compiling[event]) if event != NONE else NONE
-    if around == NONE:
-        return "library-plan"
-    return "autotune" if is_autotune(_name(pieces, around)) else "compile"
-
-
-def _name(pieces: IdlePieces, event: int) -> str:
-    return str(pieces.trace.names[pieces.trace.name_codes[event]])
-
-
-def _subject(pieces: IdlePieces, event: int) -> str:
-    """The operator or range that did the one-time work."""
-    if event == NONE:
-        return "the driver"
-    operator = int(pieces.work.host.operator[event])
-    row = operator if operator != NONE else event
-    return _name(pieces, row)
-
-
-def _compile_finding(
-    pieces: IdlePieces, analysis: Analysis, kind: str, subject: str, rows: Longs
-) -> Finding:
-    cost = int(pieces.length[rows].sum())
-    steps = pieces.steps_of(rows)
-    returns = len(steps) > 1 and len(steps) > len(analysis.steps) / 2
-    event = pieces.evidence(rows)
-    operator = int(pieces.work.host.operator[event[0]]) if event else NONE
-    usual = _usual_ns(pieces, operator)
-    calls = int(np.unique(take(pieces.work.host.operator, pieces.gaps.event[rows])).size)
-    each = milliseconds(cost / max(calls, 1))
-    like = f", its like {milliseconds(usual)}" if usual else ""
-    what = f"{subject} takes {each}{like}: {_WHY[kind]}"
-    where = pieces.places.of(event[0]) if event else Where()
-    return Finding(
-        rule="gap.compile" if returns else "warmup.first_use",
-        severity=severity_of(cost, analysis) if returns else "info",
-        title=f"{what}, in {len(steps)} of {len(analysis.steps)} steps",
-        count=calls,
-        cost_ns=cost,
-        ratio=ratio_of(cost, analysis),
-        steps=steps,
-        where=replace(where, module=folded(where.module) if where.module else None),
-        detail={
-            "kind": kind,
-            "operator": subject,
-            "each_ns": cost // max(calls, 1),
-            "like_ns": usual,
-        },
-        advice=_COMPILE_ADVICE[kind] if returns else _FIRST_USE_ADVICE,
-        gain_ns=cost if returns else None,
-        events=event,
-    )
-
-
-_WHY = {
-    "compile": "code is compiled",
-    "autotune": "variants of a kernel are measured",
-    "library-plan": "a library builds a plan or loads a kernel that it had not used before",
-}
-_COMPILE_ADVICE = {
-    "compile": (
-        "It compiles again in most steps: keep shapes fixed or mark them dynamic "
-        "(torch._dynamo.mark_dynamic), and look at the recompile reasons (TORCH_LOGS=recompiles)."
-    ),
-    "autotune": "Tune once and keep the result: fix the shapes, or reuse the autotuner's cache.",
-    "library-plan": (
-        "Each new shape costs this once. Keep shapes the same from step to step (a static KV "
-        "cache, padded lengths), or choose another backend for this operator "
-        "(torch.nn.attention.sdpa_kernel)."
-    ),
-}
-_FIRST_USE_ADVICE = "Paid once: run a warm-up step before measuring or serving."
-
-
-def _usual_ns(pieces: IdlePieces, operator: int) -> int | None:
-    """Median duration of the operators of that name; None when there is no other."""
-    if operator == NONE:
-        return None
-    trace = pieces.trace
-    like = np.flatnonzero(trace.name_codes == trace.name_codes[operator])
-    like = like[pieces.work.host.of_kind("operator")[like]]
-    if like.size < 3:
-        return None
-    return int(np.median(trace.end_ns[like] - trace.start_ns[like]))
