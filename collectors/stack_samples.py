@@ -113,8 +113,7 @@ class StackSamples:
         while frame is not None:
             kind = self._kind(frame)
             if kind != _PLUMBING:
-                # Between two lines of its bytecode a frame has none, whatever its type says.
-                line, frame = frame.f_lineno or -1, _function_of(frame)
+                line, frame = _line_of(frame), _function_of(frame)
                 inner = inner or (frame.f_code, line)
                 if kind == _USER:
                     return _Place(frame.f_code, line, *inner)
@@ -147,6 +146,19 @@ class StackSamples:
                 "inner_function": [_name(place.inner) for place in seen],
             },
         )
+
+
+def _line_of(frame: FrameType) -> int:
+    """The line that runs. The jump back of a loop, at which threads take turns, has none of its
+    own, whatever the type of `f_lineno` says: then that of the code before it."""
+    if frame.f_lineno:
+        return frame.f_lineno
+    code, line = frame.f_code, frame.f_code.co_firstlineno
+    for start, _, here in code.co_lines():
+        if start > frame.f_lasti:
+            break
+        line = here or line
+    return line
 
 
 def _function_of(frame: FrameType) -> FrameType:

@@ -58,6 +58,12 @@ def test_the_function_that_runs_is_seen_with_its_line() -> None:
     assert seen["line"].between(first, first + 4).all()
 
 
+def test_the_turn_of_a_loop_has_the_line_before_it() -> None:
+    table = sampled(busy)
+    first = busy.__code__.co_firstlineno
+    assert set(table[table["function"] == "busy"]["line"]) <= set(range(first + 1, first + 4))
+
+
 def test_a_comprehension_counts_as_its_function() -> None:
     functions = set(sampled(comprehending)["function"])
     assert "comprehending" in functions
@@ -146,6 +152,25 @@ def test_what_a_model_does_between_its_operators_is_not_named() -> None:
     maker = with_samples([(3, "loop", "Attention.forward"), (3, "loop", "Attention.forward")])
     (pause,) = found(analyze(maker.build()), "gap.host")
     assert pause.where.function is None
+
+
+def test_many_short_pauses_of_one_function_are_added_up() -> None:
+    """Steps of 10 ms: a long operator of the loop, then 200 short ones 30 us apart in `scan`."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 10_000.0 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 9_990)
+        maker.operator("aten::mm", at + 10, 2_900)
+        for number in range(200):
+            maker.operator("aten::item", at + 3_000 + 35 * number, 5)
+        for place in (500, 1_500, 2_500):
+            sample(maker, at + place, 3, "loop")
+        for place in range(3_100, 9_800, 1_000):
+            sample(maker, at + place, 15, "scan")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert (pause.where.file, pause.where.line, pause.where.function) == ("own.py", 15, "scan")
+    assert pause.cost_ns == pytest.approx(6 * 199 * 30_000, rel=0.05)
+    assert pause.steps == tuple(range(6)) and "short pauses" in pause.title
 
 
 def test_one_sample_names_nothing() -> None:

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import NONE, Longs, union
@@ -103,10 +104,41 @@ class Samples:
         kind = _KINDS[int(self._keys[samples[0]]) % len(_KINDS)]
         prefix = "inner_" if kind == "library" else ""
         rows = self._table.iloc[samples]
-        first = rows.iloc[0]
-        line = int(rows[f"{prefix}line"].mode().iloc[0])
-        where = Where(str(first[f"{prefix}file"]), line, str(first[f"{prefix}function"]))
-        return Sampled(where, kind)
+        return Sampled(_place_of(rows, prefix), kind)
+
+    def between_operators(self, starts: Longs, ends: Longs) -> list[tuple[Where, Longs, int]]:
+        """Functions of the user that run the code between many short operators themselves, with
+        those of these short pauses that lie nearest to their samples, and how many samples."""
+        table = self._table
+        if not len(self) or not starts.size:
+            return []
+        own = (table["file"].astype(str) == table["inner_file"].astype(str)) & (
+            table["function"].astype(str) == table["inner_function"].astype(str)
+        )
+        function = table["function"].astype(str)
+        own &= ~function.str.endswith(".forward") & (function != "<module>")
+        codes = np.where(own.to_numpy(), self._codes("", False), NONE)
+        nearest = np.searchsorted(_halves(self._time), (starts + ends) // 2)
+        out = []
+        for code in np.unique(codes[codes != NONE]).tolist():
+            rows = np.flatnonzero(codes == code)
+            mine = np.flatnonzero(codes[nearest] == code)
+            out.append((_place_of(table.iloc[rows], ""), mine, int(rows.size)))
+        return out
+
+
+def _halves(times: Longs) -> Longs:
+    """The times halfway from each to the next."""
+    halves: Longs = (times[:-1] + times[1:]) // 2
+    return halves
+
+
+def _place_of(rows: pd.DataFrame, prefix: str) -> Where:
+    """The place that these samples share, with the line that they were at most often."""
+    first, lines = rows.iloc[0], rows[f"{prefix}line"]
+    known = lines[lines > 0].mode()
+    line = int(known.iloc[0]) if len(known) else None
+    return Where(str(first[f"{prefix}file"]), line, str(first[f"{prefix}function"]))
 
 
 def _most(owner: Longs, keys: Longs, size: int) -> tuple[Longs, NDArray[np.float64]]:

@@ -23,6 +23,8 @@ _PAUSE_SHARE, _NAMED_SHARE, _MOST = 0.02, 0.02, 400
 _EVERYWHERE = 4
 # A watched call is noted at most so long before its operator begins.
 _CALL_BEFORE_NS = 100_000
+# Short pauses are named where one function has this share of the window and so many samples.
+_SHORT_SHARE, _SHORT_SAMPLES = 0.1, 20
 _RULES = ("gap.host", "gap.input", "gap.gc")
 
 
@@ -54,14 +56,64 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
     if not analysis.cpu_only:
         return RuleResult()
     seen = _Seen(context)
-    pauses = [_pause(seen, row) for row in _long_gaps(context, analysis).tolist()]
+    long = _long_gaps(context, analysis)
+    pauses = [_pause(seen, row) for row in long.tolist()]
     groups = _folded(context, list(_grouped(_sampled(context, pauses)).values()))
     findings = [_finding(context, analysis, members) for members in groups]
+    findings = _with_short_pauses(context, analysis, long, findings)
     kept = [f for f in findings if (f.ratio or 0.0) >= _NAMED_SHARE]
     kept.sort(key=lambda finding: -(finding.cost_ns or 0))
     reason = "no device here: time outside operators of the host"
     checks: list[Check] = [verdict(rule, kept, reason) for rule in _RULES]
     return RuleResult(tuple(kept), tuple(checks))
+
+
+def _with_short_pauses(
+    context: Context, analysis: Analysis, long: Longs, findings: list[Finding]
+) -> list[Finding]:
+    """The findings, and functions that cost by many short pauses between operators, none of which
+    is long enough to be looked at: by samples of the stacks."""
+    gaps = context.gaps
+    rows = np.flatnonzero(gaps.cause == CAUSE_CODE["host"])
+    rows = rows[~np.isin(rows, long)]
+    starts, ends = gaps.start_ns[rows], gaps.end_ns[rows]
+    samples = Samples(context.work.trace, starts, ends)
+    named = {(f.where.file, f.where.function) for f in findings}
+    out = list(findings)
+    for where, mine, count in samples.between_operators(starts, ends):
+        cost = int((ends - starts)[mine].sum())
+        large = cost >= _SHORT_SHARE * analysis.window.capacity_ns and count >= _SHORT_SAMPLES
+        if large and (where.file, where.function) not in named:
+            steps = np.unique(gaps.step[rows[mine]])
+            found = tuple(int(step) for step in steps if step != NONE)
+            out.append(_short_finding(analysis, where, cost, found, mine.size, count))
+    return out
+
+
+def _short_finding(
+    analysis: Analysis,
+    where: Where,
+    cost: int,
+    steps: tuple[int, ...],
+    pauses: int,
+    samples: int,
+) -> Finding:
+    return Finding(
+        rule="gap.host",
+        severity=severity_of(cost, analysis),
+        title=f"host work between short operators in {where.function}, {pauses:,} short pauses",
+        count=pauses,
+        cost_ns=cost,
+        ratio=ratio_of(cost, analysis),
+        steps=steps,
+        where=where,
+        detail={"samples": samples, "cause_recorded": True},
+        advice=(
+            f"{_position(where)} in {where.function} goes from one short operator to the next: "
+            "read values once and not one by one, and call fewer, larger operators."
+        ),
+        gain_ns=cost,
+    )
 
 
 def _folded(context: Context, groups: list[list[_Pause]]) -> list[list[_Pause]]:
@@ -200,15 +252,18 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     gaps = context.gaps
     rows = np.array([pause.row for pause in pauses], dtype=np.int64)
     length = gaps.end_ns[rows] - gaps.start_ns[rows]
+    # A step may begin or end in the middle of a pause.
+    _, whole = np.unique(gaps.gap[rows], return_inverse=True)
+    lengths = np.bincount(whole, weights=length).astype(np.int64)
     cost, first = int(length.sum()), pauses[0]
     steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
-    each = milliseconds(cost / len(pauses)) + (" at a time" if len(pauses) > 1 else "")
-    events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]]
+    each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
+    events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]].tolist()
     return Finding(
         rule=first.rule,
         severity=severity_of(cost, analysis),
         title=_title(first, each),
-        count=len(pauses),
+        count=int(lengths.size),
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),
         steps=steps,
@@ -217,13 +272,17 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "after_operator": _common([pause.after for pause in pauses]),
             "before_operator": _common([pause.before for pause in pauses]),
             "last_line": first.last or None,
-            "longest_ns": int(length.max()),
+            "longest_ns": int(lengths.max()),
             "cause_recorded": first.where.function is not None,
         },
         advice=_advice(first, each),
         gain_ns=cost,
-        events=tuple(events[:100].tolist()),
+        events=tuple(list(dict.fromkeys(events))[:100]),
     )
+
+
+def _position(where: Where) -> str:
+    return where.file or "" if where.line is None else f"{where.file}:{where.line}"
 
 
 def _common(names: list[str]) -> str | None:
@@ -254,18 +313,18 @@ def _advice(pause: _Pause, each: str) -> str:
     if pause.rule == "gap.gc":
         return "Call gc.freeze() after set-up, or gc.disable() and collect by hand."
     if pause.rule == "gap.input":
-        site = f"{where.file}:{where.line} runs in the main thread. " if where.file else ""
+        site = f"{_position(where)} runs in the main thread. " if where.file else ""
         return (
             f"{site}Prepare data in worker processes (num_workers, prefetch_factor), tokenize "
             "before the loop."
         )
     if pause.line_only:
         return (
-            f"{where.file}:{where.line} is where the host is meanwhile: see what this line does "
+            f"{_position(where)} is where the host is meanwhile: see what this line does "
             "besides operators, and take it out of the step."
         )
     if where.file:
-        return f"{where.file}:{where.line} in {where.function} takes it: move it out of the step."
+        return f"{_position(where)} in {where.function} takes it: move it out of the step."
     if pause.places > 1:
         return (
             "Look for another Python thread that holds the interpreter, and for other processes on "
