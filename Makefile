@@ -43,7 +43,7 @@ gpu:
 	$(BIN)/pytest -m gpu
 
 bench: $(VENV)/.installed-dev
-	set -e; for file in benchmarks/bench_*.py; do $(BIN)/python $$file; done
+	set -e; for file in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py); done
 
 clean:
 	rm -rf $(VENV) build *.egg-info

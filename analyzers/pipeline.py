@@ -128,6 +128,8 @@ _STREAMS_APART = 4096
 
 def _unaccounted(work: Work) -> str:
     """Why the time cannot be accounted for; "" where it can."""
+    if work.trace.meta.extra.get("goes_on"):
+        return "the program still runs: what is recorded comes when it ends"
     if work.trace.meta.detail == "light":
         return "detail 'light' times steps and records no kernels"
     if work.trace.device_rows.size or work.cpu_only:

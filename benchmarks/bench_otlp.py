@@ -5,7 +5,7 @@ process of its own that decodes and counts. The sender is bound to one core. Rou
 median counts. Printed: spans a second of ours (wall and processor time), losses of both, peak
 memory, the ratio, and what gzip and HTTP cost.
 
-    python benchmarks/bench_otlp.py [spans] [rounds]
+    python -m benchmarks.bench_otlp [spans] [rounds]
 """
 
 from __future__ import annotations
@@ -21,15 +21,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.otlp_samples import kernel_analysis  # noqa: E402
-from tracer.analysis import Analysis  # noqa: E402
-from tracer.exporters.otlp.export import export_otlp  # noqa: E402
+from tests.otlp_samples import kernel_analysis
+from tracer.analysis import Analysis
+from tracer.exporters.otlp.export import export_otlp
 
 RECEIVER = r"""
 import sys, json

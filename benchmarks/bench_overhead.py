@@ -1,6 +1,6 @@
 """What each level of detail costs the program while it runs, beside `torch.profiler`.
 
-    python benchmarks/bench_overhead.py [--rounds 15] [--steps 24] [--width 512] [--layers 8]
+    python -m benchmarks.bench_overhead [--rounds 15] [--steps 24] [--width 512] [--layers 8]
                                         [--only light modules]
 
 `--width 64 --layers 32 --only light modules` shows what a call of a module costs: there is hardly

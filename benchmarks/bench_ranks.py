@@ -7,7 +7,7 @@ of ranks: seconds, seconds of all processors (on a busy machine the first say li
 was named, the largest error of a clock beside the residual. Then the memory of the driver for
 recordings four times as long, and what is said of a missing, a doubled and a truncated rank.
 
-    python benchmarks/bench_ranks.py [ranks]
+    python -m benchmarks.bench_ranks [ranks]
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tracer.exporters.ranks_text import render_ranks  # noqa: E402
-from tracer.rank_analysis import RankAnalysis  # noqa: E402
-from tracer.ranks.local import LocalEngine  # noqa: E402
-from tracer.ranks.run import analyse_ranks  # noqa: E402
+from tracer.exporters.ranks_text import render_ranks
+from tracer.rank_analysis import RankAnalysis
+from tracer.ranks.local import LocalEngine
+from tracer.ranks.run import analyse_ranks
 
 BASE_NS = 1_700_000_000_000_000_000
 PAIR, HOST = 8, 8

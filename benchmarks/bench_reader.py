@@ -4,7 +4,7 @@ Builds a file of 200 MB by repeating a recording in time, then reads it in proce
 Speeds are MB of JSON a second of processor time; memory is what the process needed at its peak
 beyond one that read a tiny file, in bytes for each byte of JSON.
 
-    python benchmarks/bench_reader.py [--source TRACE] [--megabytes 200] [--rounds 3]
+    python -m benchmarks.bench_reader [--source TRACE] [--megabytes 200] [--rounds 3]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ on a screen of 120x40: from the loaded recording to the first usable overview, t
 the kernels, zoom and move the timeline, and change screens. A key is answered when Textual has
 drawn the frame that shows it. Also: the first output of `tracer open` in a process of its own.
 
-    python benchmarks/bench_tui.py [--events 1000000] [--keys 300] [--file PATH]
+    python -m benchmarks.bench_tui [--events 1000000] [--keys 300] [--file PATH]
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from textual._compositor import CompositorUpdate
+
+from tests.tui.big_trace import EVENTS_A_LAYER, LAYERS, big_trace
+from tracer.analysis import Analysis
+from tracer.analyzers import analyze
+from tracer.tui.app import Explorer
+from tracer.tui.look import Look
+from tracer.tui.session import Source
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from textual._compositor import CompositorUpdate  # noqa: E402
-
-from tests.tui.big_trace import EVENTS_A_LAYER, LAYERS, big_trace  # noqa: E402
-from tracer.analysis import Analysis  # noqa: E402
-from tracer.analyzers import analyze  # noqa: E402
-from tracer.tui.app import Explorer  # noqa: E402
-from tracer.tui.look import Look  # noqa: E402
-from tracer.tui.session import Source  # noqa: E402
 
 SIZE = (120, 40)
 GOAL_MS, OVERVIEW_S = 50.0, 2.0

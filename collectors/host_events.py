@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing.process
 import os
@@ -72,6 +73,7 @@ class Children:
         original: Callable[..., Any] = getattr(owner, name)
         pids = self._pids
 
+        @functools.wraps(original)
         def call(process: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(process, *args, **kwargs)
             pid = getattr(process, "pid", None)
@@ -79,7 +81,6 @@ class Children:
                 pids[pid] = None
             return result
 
-        call.__wrapped__ = original  # type: ignore[attr-defined]
         self._patches.append((owner, name, original, call))
         setattr(owner, name, call)
 

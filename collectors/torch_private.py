@@ -31,6 +31,10 @@ class Interface(NamedTuple):
 
 def private_interfaces() -> list[Interface]:
     """Every private interface in use, for `tracer doctor`."""
+    return [*_of_the_profiler(), *_of_calls()]
+
+
+def _of_the_profiler() -> list[Interface]:
     return [
         Interface(
             "torch._C._profiler._RecordFunctionFast",
@@ -63,6 +67,16 @@ def private_interfaces() -> list[Interface]:
             "a profiler that starts inside the trace ends it without its data",
         ),
         Interface(
+            "torch.profiler activity filters",
+            has_activity_filters(),
+            "detail 'kernels' records every activity of the device",
+        ),
+    ]
+
+
+def _of_calls() -> list[Interface]:
+    return [
+        Interface(
             "torch._C._current_graph_task_id",
             hasattr(torch._C, "_current_graph_task_id"),
             "recomputed modules of a checkpoint count as calls of a root",
@@ -86,11 +100,6 @@ def private_interfaces() -> list[Interface]:
             "torch.backends.cuda.can_use_flash_attention and its like",
             bool(attention_questions()),
             "why fused attention was refused is told from its arguments alone",
-        ),
-        Interface(
-            "torch.profiler activity filters",
-            has_activity_filters(),
-            "detail 'kernels' records every activity of the device",
         ),
     ]
 

@@ -27,6 +27,17 @@ def shared() -> Path:
     return SHARED
 
 
+@pytest.fixture
+def one_thread() -> Generator[None]:
+    """Operators run on one thread: what others do beside them is not in the way."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Generator[None]:
     """No patch, hook, thread, profiler, handler or variable outlives a test."""

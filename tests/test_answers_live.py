@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from tracer import trace  # noqa: E402
-from tracer.analysis import BUCKETS  # noqa: E402
+from tracer import trace
+from tracer.analysis import BUCKETS
 
 WIDTH, HEADS = 32, 4
 

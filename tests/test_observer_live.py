@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -19,13 +18,7 @@ from tracer.collectors.steps.device_steps import Event
 from tracer.errors import UsageError
 from tracer.recorder import Recording
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

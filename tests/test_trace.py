@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,7 @@ from tracer.recorder import Recording
 DETAILS: tuple[Detail, ...] = ("light", "kernels", "modules", "full")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

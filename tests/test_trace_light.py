@@ -238,3 +238,13 @@ def test_a_running_trace_tells_what_it_knows_so_far() -> None:
         model(prompt())
         known = view()
         assert known is not None and len(known.steps) == 3
+
+
+def test_a_running_trace_with_the_profiler_says_that_more_will_come() -> None:
+    with trace(detail="modules") as t, torch.no_grad():
+        assert t._capture is not None
+        OwnModel().eval()(prompt())
+        known = LiveView(t._capture)()
+    assert known is not None and "still runs" in known.breakdown_reason
+    assert "capture.goes_on" in {note.rule for note in known.notes}
+    assert "light" not in str(known.notes)

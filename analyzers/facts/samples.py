@@ -118,19 +118,14 @@ class Samples:
         function = table["function"].astype(str)
         own &= ~function.str.endswith(".forward") & (function != "<module>")
         codes = np.where(own.to_numpy(), self._codes("", False), NONE)
-        nearest = np.searchsorted(_halves(self._time), (starts + ends) // 2)
+        halfway = (self._time[:-1] + self._time[1:]) // 2
+        nearest = np.searchsorted(halfway, (starts + ends) // 2)
         out = []
         for code in np.unique(codes[codes != NONE]).tolist():
             rows = np.flatnonzero(codes == code)
             mine = np.flatnonzero(codes[nearest] == code)
             out.append((_place_of(table.iloc[rows], ""), mine, int(rows.size)))
         return out
-
-
-def _halves(times: Longs) -> Longs:
-    """The times halfway from each to the next."""
-    halves: Longs = (times[:-1] + times[1:]) // 2
-    return halves
 
 
 def _place_of(rows: pd.DataFrame, prefix: str) -> Where:

@@ -68,15 +68,15 @@ class CompileEvents:
 
     def _raise_level(self, config: ModuleType) -> None:
         """Ask for the map from kernels to nodes; it is part of what the compiler caches."""
-        trace = getattr(config, "trace", None)
+        trace: Any = getattr(config, "trace", None)
         level = getattr(trace, "provenance_tracking_level", None)
         if level != 0:  # this torch has none, or the program asked itself
             return
-        trace.provenance_tracking_level = _PROVENANCE_LEVEL  # type: ignore[union-attr]
+        trace.provenance_tracking_level = _PROVENANCE_LEVEL
 
         def lower() -> None:
-            if trace.provenance_tracking_level == _PROVENANCE_LEVEL:  # type: ignore[union-attr]
-                trace.provenance_tracking_level = level  # type: ignore[union-attr]
+            if trace.provenance_tracking_level == _PROVENANCE_LEVEL:
+                trace.provenance_tracking_level = level
 
         self._undo.append(lower)
 

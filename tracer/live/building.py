@@ -33,6 +33,7 @@ from tracer.events import (
 from tracer.live.notes import (
     failed,
     file_kept,
+    goes_on,
     kernels_without_gpu,
     light,
     modules_not_seen,
@@ -236,7 +237,7 @@ def _what_is_missing(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> l
     if alone and recorded.children and not len(calls):
         notes.append(no_gpu_work_here(recorded.children))
     if recorded.detail == "light":
-        notes.append(light())
+        notes.append(goes_on() if recorded.goes_on else light())
     if recorded.detail == "kernels" and not recorded.gpu:
         notes.append(kernels_without_gpu())
     if recorded.steps is not None and recorded.steps.nested:
@@ -294,7 +295,7 @@ def _meta(recorded: Recorded, meta: TraceMeta) -> TraceMeta:
             "memory": switches is not None and switches.memory,
         },
         facts={**meta.facts, **recorded.facts},
-        extra={**meta.extra, **_traced(recorded)},
+        extra={**meta.extra, **_traced(recorded), **_unfinished(recorded)},
         **_ranks(meta),
     )
 
@@ -304,6 +305,10 @@ def _traced(recorded: Recorded) -> dict[str, Any]:
     if recorded.refused or not recorded.start_ns:
         return {}
     return {"traced": {"start_ns": recorded.start_ns, "end_ns": recorded.end_ns}}
+
+
+def _unfinished(recorded: Recorded) -> dict[str, Any]:
+    return {"goes_on": True} if recorded.goes_on else {}
 
 
 def _ranks(meta: TraceMeta) -> dict[str, Any]:

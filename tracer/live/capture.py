@@ -321,6 +321,7 @@ class Capture:
             steps=self._steps,
             ranges=self._ranges,
             gpu=self.recorded.gpu,
+            goes_on=self._options.detail != "light",
         )
 
     def counters_now(self) -> list[tuple[int, str, float]]:

@@ -136,3 +136,8 @@ def threads_not_recorded(count: int) -> Note:
 def light() -> Note:
     """What detail `light` leaves out."""
     return Note("capture.light", "detail 'light' times steps and records no kernels")
+
+
+def goes_on() -> Note:
+    """What a run that is looked at while it runs cannot show yet."""
+    return Note("capture.goes_on", "the program still runs: what is recorded comes when it ends")

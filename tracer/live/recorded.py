@@ -38,3 +38,4 @@ class Recorded:
     gpu: bool = False
     scheduled: bool = False
     refused: bool = False  # something else was active
+    goes_on: bool = False  # the program still runs: this is what is known by now
