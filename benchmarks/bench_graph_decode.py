@@ -197,7 +197,8 @@ def _share_scoped(tree: Any) -> float:
 
 def in_own_process(arguments: argparse.Namespace) -> dict[str, float] | None:
     """Proton's figures; None, with a word, where it does not run here."""
-    command = [sys.executable, __file__, "--proton", f"--layers={arguments.layers}"]
+    command = [sys.executable, "-m", __spec__.name, "--proton"]
+    command.append(f"--layers={arguments.layers}")
     command.append(f"--replays={arguments.replays}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,7 +1,7 @@
 """What each level of detail costs the program while it runs, beside `torch.profiler`.
 
     python -m benchmarks.bench_overhead [--rounds 15] [--steps 24] [--width 512] [--layers 8]
-                                        [--only light modules]
+                                        [--only light modules] [--device cuda]
 
 `--width 64 --layers 32 --only light modules` shows what a call of a module costs: there is hardly
 any work in each.
@@ -181,21 +181,29 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="of the model on the CPU")
     parser.add_argument("--layers", type=int, default=8, help="of the model on the CPU")
     parser.add_argument("--only", nargs="+", default=[], choices=list(VARIANTS), metavar="LEVEL")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="one of them; else each there is")
     args = parser.parse_args()
     labels = chosen(args.only)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)
-    name = f"CPU, decode of a Llama of width {args.width} with {args.layers} layers, 1 thread"
-    model = make_model(args.width, args.layers, "cpu")
-    compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu", labels)
+    if args.device != "cuda":
+        name = f"CPU, decode of a Llama of width {args.width} with {args.layers} layers, 1 thread"
+        model = make_model(args.width, args.layers, "cpu")
+        compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu", labels)
     if not torch.cuda.is_available():
         print("\nno GPU here: the eager 8B decode and the graph replay were not measured")
         return
+    if args.device != "cpu":
+        compare_on_gpu(args.steps, args.rounds, labels)
+
+
+def compare_on_gpu(steps: int, rounds: int, labels: list[str]) -> None:
+    """An 8B-shaped model: eager, and replayed as a CUDA graph."""
     model = make_model(4096, 32, "cuda")
     name = "GPU, eager decode of an 8B-shaped model"
-    compare(name, decode_loop(model, args.steps, "cuda"), args.rounds, "cuda", labels)
+    compare(name, decode_loop(model, steps, "cuda"), rounds, "cuda", labels)
     name = "GPU, replay of a CUDA graph of it"
-    compare(name, graph_loop(model, args.steps), args.rounds, "cuda", labels)
+    compare(name, graph_loop(model, steps), rounds, "cuda", labels)
 
 
 if __name__ == "__main__":

@@ -127,25 +127,31 @@ def test_a_compiled_function_is_first_use() -> None:
     assert found(t.analysis, "warmup.first_use")
 
 
-def test_lines_cost_little(model: torch.nn.Module) -> None:
-    """Prints the ratio of the same loop with and without the lookup of lines, in turn."""
-    hook = programs.item
-    ratios, fastest = [], [float("inf"), float("inf")]
-    for round_ in range(25):
-        spent = [0.0, 0.0]
-        for which in (0, 1) if round_ % 2 else (1, 0):
-            lines = WaitLines() if which == 0 else None
-            torch.cuda.synchronize()
-            if lines is not None:
-                lines.start()
-            begin = time.perf_counter()
-            programs.run_steps(model, 20, hook)
-            spent[which] = time.perf_counter() - begin
-            fastest[which] = min(fastest[which], spent[which])
-            if lines is not None:
-                lines.close()
-        ratios.append(spent[0] / spent[1])
+def seconds_traced(model: torch.nn.Module, hook: programs.Hook) -> float:
+    """Seconds of a loop inside a capture, whose start and end do not count."""
+    gc.collect()
+    with trace(detail="modules"):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        programs.run_steps(model, 30, hook)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+
+@pytest.mark.parametrize("name", ["item", "nonzero", "to_host", "from_pageable"])
+def test_lines_cost_little(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prints the ratio of the same capture with and without the lookup of lines, in turn."""
+    model, (hook, _) = programs.make_model(layers=12), programs.WAITS[name]
+    programs.run_steps(model, 4, hook)
+    listen = WaitLines.start
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    for round_ in range(12):
+        for lookup in (True, False) if round_ % 2 else (False, True):
+            monkeypatch.setattr(WaitLines, "start", listen if lookup else lambda lines: None)
+            spent[lookup].append(seconds_traced(model, hook))
+    ratios = [a / b for a, b in zip(spent[True], spent[False], strict=True)]
     print(
-        f"lines of waits: median ratio {statistics.median(ratios):.3f}, of the fastest rounds "
-        f"{fastest[0] / fastest[1]:.3f}"
+        f"lines of waits, {name}: median ratio {statistics.median(ratios):.3f}, of the fastest "
+        f"rounds {min(spent[True]) / min(spent[False]):.3f}, "
+        f"{min(spent[False]) / 30 * 1e3:.2f} ms a step"
     )
