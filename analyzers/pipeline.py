@@ -106,8 +106,25 @@ def plan_steps(work: Work, lanes: Lanes, found: list[HostStep]) -> StepPlan:
     asked_at = work.trace.start_ns[np.maximum(asked, 0)]
     work_step = steps_at(asked_at, announced, host_end + 1)
     work_step = np.where((asked == NONE) | work.orphaned, NONE, work_step)
-    start, end = settle_steps(announced, host_end, work_step, lanes.end_ns)
+    marked_step, marked_end = _marked_ends(work.trace, announced, host_end)
+    start, end = settle_steps(
+        announced,
+        host_end,
+        np.concatenate([work_step, marked_step]),
+        np.concatenate([lanes.end_ns, marked_end]),
+    )
     return StepPlan(found, start, end, work_step, True)
+
+
+def _marked_ends(trace: Trace, announced: Longs, host_end: Longs) -> tuple[Longs, Longs]:
+    """The steps whose end on the device detail `light` marked, and when it was: such a recording
+    holds no device work. The row of the step on the host has the same number."""
+    if trace.meta.detail != "light":
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    marks, hosts = trace.rows("device_annotation"), trace.rows("annotation", "module")
+    number = trace.events["external_id"].to_numpy()
+    begun = hosts[np.argsort(number[hosts], kind="stable")][number[marks]]
+    return steps_at(trace.start_ns[begun], announced, host_end + 1), trace.end_ns[marks]
 
 
 def _one_step(work: Work) -> StepPlan:

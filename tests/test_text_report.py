@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from tests.golden_files import check_golden
 from tests.make_analysis import Step, make_analysis
+from tests.make_traces import TraceMaker
 from tests.sample_analyses import (
     HOSTILE_NAMES,
     decode_analysis,
@@ -251,6 +252,27 @@ def test_verdict_where_nothing_was_measured() -> None:
         "Nothing can be said of the GPU: 200 launches recorded, 0 device events. "
         "On the host a decode step takes 2.00 ms."
     )
+
+
+def _light(steps: list[Step], **fields: Any) -> Any:
+    reason = "detail 'light' times steps and records no kernels"
+    trace = TraceMaker().build(detail="light")
+    return make_analysis(
+        steps, devices=0, accounted=False, breakdown_reason=reason, trace=trace, **fields
+    )
+
+
+def test_verdict_of_step_times_alone() -> None:
+    steps = [Step("decode", {"overhead.host": 2_000.0})] * 4
+    assert verdict(_light(steps, between={"overhead.host": 24_000})).startswith(
+        "75 % of the 32.0 ms lie between the steps; a decode step takes 2.00 ms (median of 4)"
+    )
+    said = verdict(_light([Step("prefill", {"overhead.host": 5_000.0}), *steps]))
+    assert said.startswith("A decode step takes 2.00 ms (median of 4). Of the time in steps")
+    assert "decode 62 %, prefill 38 %; the longest is the prefill step with 5.00 ms." in said
+    assert "GPU" not in said and "detail 'modules'" in said
+    said = verdict(_light(steps, between={"overhead.host": 2_000}))
+    assert "; 80 % of the 10.0 ms lie in the steps, 20 % between them." in said
 
 
 def test_verdict_of_a_damaged_recording() -> None:

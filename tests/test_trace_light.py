@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,11 @@ import torch
 
 from tests.live_models import OwnModel, prompt
 from tracer import trace
-from tracer.collectors.steps.announced_steps import Announced
+from tracer.analyzers import analyze
+from tracer.collectors.steps.announced_steps import Announced, steps_table
 from tracer.collectors.steps.device_steps import DeviceSpan, DeviceSteps
 from tracer.events import SIDE_TABLES, make_table
+from tracer.exporters.sentence import verdict
 from tracer.live.building import light_trace
 from tracer.live.following import LiveView
 from tracer.live.recorded import Recorded
@@ -248,3 +250,19 @@ def test_a_running_trace_with_the_profiler_says_that_more_will_come() -> None:
     assert known is not None and "still runs" in known.breakdown_reason
     assert "capture.goes_on" in {note.rule for note in known.notes}
     assert "light" not in str(known.notes)
+    assert verdict(known).endswith(f". The{known.breakdown_reason.removeprefix('the')}.")
+
+
+def test_a_step_lasts_until_the_device_has_done_its_work() -> None:
+    spans = [
+        DeviceSpan(0, 1_000, 13_000, -1, "step"),
+        DeviceSpan(0, 13_000, 25_000, 4_999, "step"),
+    ]
+    steps = [Announced("decode", "", 0, 5_000, 7), Announced("decode", "", 5_000, 9_000, 7)]
+    recorded = Recorded("light", spans=spans)
+    trace_ = light_trace(recorded, steps, empty_calls())
+    tables = {**trace_.tables, "announced_steps": steps_table(steps)}
+    meta = replace(trace_.meta, detail="light")
+    found = analyze(replace(trace_, tables=tables, meta=meta)).steps
+    assert list(found["start_ns"]) == [0, 13_000]
+    assert list(found["wall_ns"]) == [13_000, 12_000]

@@ -17,6 +17,7 @@ from tracer.exporters.claims import (
 )
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, steps_of
+from tracer.exporters.light import light_sentences
 from tracer.exporters.names import inert
 from tracer.exporters.traced import outside_sentence, traced_block
 from tracer.exporters.words import (
@@ -47,6 +48,8 @@ def verdict(analysis: Analysis) -> str:
     """Where the time went, with numbers, and what to change."""
     if analysis.window.wall_ns <= 0 and (analysis.accounted or traced_block(analysis) is not None):
         sentences = [_nothing(analysis)]
+    elif analysis.trace.meta.detail == "light":
+        sentences = list(light_sentences(analysis))
     elif not analysis.accounted:
         sentences = [_unusable(analysis)]
     else:

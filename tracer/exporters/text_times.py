@@ -120,7 +120,7 @@ def _legend(page: Page, levels: Sequence[Level]) -> list[Text]:
         if any(level.part_ns("overhead", part) for level in levels)
     ]
     if not causes:
-        return [work]
+        return [work] if work.plain.strip() else []
     idle = Text(" idle: ").append("  ".join(causes), style=page.style("overhead"))
     if work.cell_len + idle.cell_len <= page.width:
         return [work.append_text(idle)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analysis import Analysis
-from tracer.exporters.format import duration_text, percent_text
+from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import has_steps, steps_of
 from tracer.exporters.names import inert
 
@@ -59,8 +59,10 @@ def _pieces(analysis: Analysis, block: Block) -> Iterator[str]:
     window, count = analysis.window, len(analysis.steps)
     yield f"{duration_text(block.before_ns)} before the first {_what(analysis)}"
     if has_steps(analysis):
-        yield f"{duration_text(window.wall_ns - window.between_steps_ns)} in {count:,} steps"
-        yield f"{duration_text(window.between_steps_ns)} between them"
+        in_steps = duration_text(window.wall_ns - window.between_steps_ns)
+        yield f"{in_steps} in {counted(count, 'step')}"
+        if count > 1:
+            yield f"{duration_text(window.between_steps_ns)} between them"
     else:
         yield f"{duration_text(window.wall_ns)} recorded"
     yield f"{duration_text(block.after_ns)} after the last"
