@@ -22,7 +22,8 @@ CAUSE_CODE = {cause: code for code, cause in enumerate(CAUSES)}
 @dataclass(frozen=True)
 class Gaps:
     """Pieces of idle in order of device and time. before, after: rows of the work around the
-    whole gap, -1 at the edges; gap: number of the whole gap; event: the host row that caused it."""
+    whole gap, -1 at the edges; gap: number of the whole gap; event: the host row that caused it;
+    unrecorded: the device may have been busy with what has no rows."""
 
     device: NDArray[np.int32]
     start_ns: Longs
@@ -33,6 +34,7 @@ class Gaps:
     cause: NDArray[np.int8]  # code into CAUSES
     gap: Rows
     event: Rows
+    unrecorded: NDArray[np.bool_]
     pace_ns: int = 0  # the usual time from one launch to the next; 0 when not learned
 
 
@@ -57,6 +59,7 @@ def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:
         np.full(idle.size, cause, dtype=np.int8),
         gap,
         np.full(idle.size, NONE, dtype=np.int32),
+        np.zeros(idle.size, dtype=bool),
     )
 
 

@@ -6,11 +6,14 @@ import numpy as np
 
 from tracer.analyzers.collecting import device_part_cut
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.gaps import CAUSE_CODE, Gaps
+from tracer.analyzers.gaps import Gaps
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.steps.finder import HostStep
 from tracer.analyzers.wording import milliseconds
 from tracer.events import Note
+
+# What may not be idle at all is worth a note from this share of the idle on.
+_LITTLE_IDLE = 0.05
 
 
 def integrity_notes(work: Work, steps: list[HostStep], gaps: Gaps) -> tuple[Note, ...]:
@@ -18,7 +21,7 @@ def integrity_notes(work: Work, steps: list[HostStep], gaps: Gaps) -> tuple[Note
     notes = [
         *_device_notes(work),
         *_orphan_notes(work),
-        *_queue_notes(work, gaps),
+        *_queue_notes(gaps),
         *_clock_notes(work),
         *_step_notes(steps),
     ]
@@ -62,19 +65,18 @@ def _orphan_notes(work: Work) -> list[Note]:
     return [Note("trace.launched_before_window", text, count, detail)]
 
 
-def _queue_notes(work: Work, gaps: Gaps) -> list[Note]:
+def _queue_notes(gaps: Gaps) -> list[Note]:
     """Work that waited in a queue whose earlier work has no rows."""
-    if work.cpu_only:
-        return []
-    waited = (gaps.cause == CAUSE_CODE["unexplained"]) & (gaps.event != NONE)
-    total = int((gaps.end_ns - gaps.start_ns)[waited].sum())
-    if not total:
+    lengths = gaps.end_ns - gaps.start_ns
+    total = int(lengths[gaps.unrecorded].sum())
+    if total <= _LITTLE_IDLE * int(lengths.sum()):
         return []
     text = (
-        f"the first work of a stream waited {milliseconds(total)} after its launch while nothing "
-        "recorded ran: the device may have been busy with work from before the recording"
+        f"for {milliseconds(total)} nothing recorded ran before work that was launched long before "
+        "it (as the first of its stream, or outside the recording): the device may have been busy "
+        "with work that has no rows here"
     )
-    return [Note("trace.unrecorded_work", text, int(waited.sum()), {"idle_ns": total})]
+    return [Note("trace.unrecorded_work", text, int(gaps.unrecorded.sum()), {"idle_ns": total})]
 
 
 def _clock_notes(work: Work) -> list[Note]:

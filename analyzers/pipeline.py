@@ -337,5 +337,6 @@ def _gaps_table(gaps: Gaps) -> pd.DataFrame:
             "cause": text_column(gaps.cause, list(CAUSES)),
             "gap": gaps.gap,
             "event": gaps.event,
+            "unrecorded": gaps.unrecorded,
         },
     )

@@ -132,6 +132,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "cause": "text",  # a part of overhead
             "gap": "int32",
             "event": "int32",  # the host event that is the cause
+            "unrecorded": "bool",  # what ran then, or launched what came after, may have no rows
         },
         # Module tree. role: DESIGN 5. device_ns: charged time of its work and its children's.
         "modules": {

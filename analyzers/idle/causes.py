@@ -77,11 +77,10 @@ def explain_idle(context: Context) -> Gaps:
     view = GapView(context)
     parts = [
         view.whole(view.unlinked, UNEXPLAINED),
-        view.whole(view.device_side & ~view.behind_unseen, DEVICE),
-        view.whole(view.device_side & view.behind_unseen, UNEXPLAINED),
+        view.whole(view.device_side, DEVICE),
         *view.host_late(),
     ]
-    return _merged(context.gaps, parts, view.learned.pace_ns)
+    return _merged(view, parts)
 
 
 class GapView:
@@ -100,10 +99,9 @@ class GapView:
         self.in_graph = same & (self.launch != NONE)
         tail = self.gaps.after == NONE
         has_host = bool(work.host.rows.size)
-        early = self._launched_early()
-        self.unlinked = ((self.launch == NONE) & ~tail & ~early) | (tail & (not has_host))
+        self.unlinked = ((self.launch == NONE) & ~tail & ~self.early) | (tail & (not has_host))
         linked = ~self.unlinked & ~tail
-        self.device_side = linked & (early | self.in_graph | (self.launch_end <= self.begin))
+        self.device_side = linked & (self.early | self.in_graph | (self.launch_end <= self.begin))
         self.late = (linked & ~self.device_side) | (tail & has_host)
         self.learned = self._learn()
         of_event = self.trace.events["thread"].to_numpy()
@@ -130,9 +128,18 @@ class GapView:
         return np.append(starts, _NEVER)[np.searchsorted(starts, time)]
 
     @cached_property
-    def behind_unseen(self) -> NDArray[np.bool_]:
-        """The next work is the first of its stream, was launched long before it starts, and no
-        launch takes that long: the stream held work that has no rows."""
+    def early(self) -> NDArray[np.bool_]:
+        """The next work was launched before the recording, so the host was in time."""
+        early: NDArray[np.bool_] = (
+            take(self.context.work.orphaned.astype(np.int64), self.gaps.after) == 1
+        )
+        return early
+
+    @cached_property
+    def unrecorded(self) -> NDArray[np.bool_]:
+        """What the next work waited for has no rows: it was launched before the recording, or is
+        the first of its stream, was launched long before it starts, and no launch takes that long:
+        the stream held work that the recording does not."""
         lanes = self.context.lanes
         _, of_stream = np.unique(lanes.stream, return_inverse=True)
         of_lane = of_stream * (int(lanes.device.max(initial=0)) + 2) + lanes.device + 1
@@ -143,7 +150,7 @@ class GapView:
         waited = self.finish - np.maximum(self.launch_end, self.begin)
         first = (take(opens, self.gaps.after) == 1) & (self.launch != NONE)
         long = max(_CALLS_A_LATENCY * self._call_cost(), _LONG_WAIT * self.step_ns)
-        unseen: NDArray[np.bool_] = first & (waited > long)
+        unseen: NDArray[np.bool_] = self.early | (first & ~self.in_graph & (waited > long))
         return unseen
 
     @cached_property
@@ -183,23 +190,6 @@ class GapView:
     def _time_of(self, times: Longs) -> Longs:
         """Of the launch; of the end of the gap where nothing was launched after it."""
         return np.where(self.launch == NONE, self.finish, times[np.maximum(self.launch, 0)])
-
-    def _launched_early(self) -> NDArray[np.bool_]:
-        """The next work was launched before the recording, so the host was in time: it runs before
-        all whose launch is known, or its correlation is older than that of every call."""
-        work = self.context.work
-        if not work.orphaned.any():
-            return np.zeros(self.launch.size, dtype=bool)
-        starts = self.trace.start_ns[work.event]
-        correlation = self.trace.events["correlation"].to_numpy()
-        calls = correlation[work.launches.launching]
-        calls = calls[calls >= 0]
-        known = starts[work.launch != NONE]
-        before = starts < (int(known.min()) if known.size else 0)
-        older = correlation[work.event] < (int(calls.min()) if calls.size else 0)
-        orphan = work.orphaned & (before | older)
-        early: NDArray[np.bool_] = take(orphan.astype(np.int64), self.gaps.after) == 1
-        return early
 
     def _learn(self) -> Learned:
         launches = self.context.work.launches
@@ -289,8 +279,7 @@ class GapView:
         head = replace(piece, end_ns=split, cause=first, event=launch)
         during = np.where(graph, PROFILER, LAUNCH).astype(np.int8)
         call = replace(piece, start_ns=split, end_ns=over, cause=during, event=launch)
-        beyond = np.where(self.behind_unseen[piece.source], UNEXPLAINED, DEVICE)
-        rest = np.where(soon, first, beyond).astype(np.int8)
+        rest = np.where(soon, first, DEVICE).astype(np.int8)
         after = replace(piece, start_ns=over, cause=rest, event=launch)
         return [_lasting(head), self._loading(_lasting(call)), _lasting(after)]
 
@@ -578,8 +567,9 @@ def _chosen(piece: Pieces, keep: NDArray[np.bool_]) -> Pieces:
     )
 
 
-def _merged(gaps: Gaps, parts: list[Pieces], pace_ns: int) -> Gaps:
+def _merged(view: GapView, parts: list[Pieces]) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined."""
+    gaps = view.gaps
 
     def joined(column: str) -> Any:
         return np.concatenate([getattr(part, column) for part in parts])
@@ -604,5 +594,6 @@ def _merged(gaps: Gaps, parts: list[Pieces], pace_ns: int) -> Gaps:
         cause[first],
         gaps.gap[kept],
         event[first],
-        pace_ns,
+        view.unrecorded[kept] & (cause[first] == DEVICE),
+        view.learned.pace_ns,
     )

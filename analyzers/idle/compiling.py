@@ -39,6 +39,7 @@ def explain_compiling(gaps: Gaps, host: Host) -> Gaps:
         cause=cause,
         gap=gaps.gap[source],
         event=gaps.event[source],
+        unrecorded=gaps.unrecorded[source],
     )
 
 

@@ -15,7 +15,7 @@ from tracer.exporters.advice import (
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
-from tracer.exporters.levels import IDLE_PARTS, Level
+from tracer.exporters.levels import IDLE_PARTS, Level, unrecorded_ns
 from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
 from tracer.exporters.words import capital, level_words, pair_of, small
@@ -44,8 +44,6 @@ _INSTRUCTION = re.compile(
 _RULES_OF_CAUSE = {"sync": "sync.", "compile": "warmup."}
 # Details of a recording of ours that hold modules.
 _WITH_MODULES = ("modules", "full")
-# The note on work that waited behind work without rows.
-UNRECORDED = "trace.unrecorded_work"
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
 _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
@@ -145,8 +143,9 @@ def _largest_unknown(analysis: Analysis) -> str | None:
 def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0:
         return _cpu_idle_advice(analysis, level)
-    cause, ns = _largest_cause(level)
-    if cause == "unexplained" and any(n.rule == UNRECORDED for n in analysis.notes):
+    unrecorded = unrecorded_ns(analysis, level)
+    cause, ns = _largest_cause(level, unrecorded)
+    if unrecorded > ns:
         return (
             "The GPU may have been busy with work from before the recording: begin it earlier, and "
             "judge by a later step"
@@ -173,9 +172,11 @@ def _paid_once(analysis: Analysis, cause: str, ns: int) -> str:
     return ""
 
 
-def _largest_cause(level: Level) -> tuple[str, int]:
-    causes = ((p, level.part_ns("overhead", p)) for p in IDLE_PARTS if p != "profiler")
-    return max(causes, key=lambda item: item[1])
+def _largest_cause(level: Level, unrecorded: int) -> tuple[str, int]:
+    """The largest cause of the idle, what may not have been idle left out."""
+    causes = {p: level.part_ns("overhead", p) for p in IDLE_PARTS if p != "profiler"}
+    causes["device"] -= unrecorded
+    return max(causes.items(), key=lambda item: item[1])
 
 
 def _cpu_idle_advice(analysis: Analysis, level: Level) -> str:

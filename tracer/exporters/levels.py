@@ -82,6 +82,20 @@ def bucket_sums(analysis: Analysis, steps: NDArray[np.bool_] | None = None) -> N
     return sums
 
 
+def unrecorded_ns(analysis: Analysis, level: Level) -> int:
+    """Idle of a level in which the device may have been busy with work that has no rows."""
+    gaps = analysis.gaps[analysis.gaps["unrecorded"].to_numpy()]
+    if level.phase is not None:
+        gaps = gaps[of_steps(gaps["step"].to_numpy(), steps_of(analysis, level.phase))]
+    return int((gaps["end_ns"] - gaps["start_ns"]).sum())
+
+
+def of_steps(rows: NDArray[np.int64], steps: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of these rows of `steps` (-1: none) the mask names."""
+    inside: NDArray[np.bool_] = (rows >= 0) & steps[np.maximum(rows, 0)]
+    return inside
+
+
 def step_sums(analysis: Analysis) -> NDArray[np.int64]:
     """Time of each group in each step: a row a step, a column a group."""
     charges = analysis.charges

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis import Analysis
-from tracer.exporters.levels import Level, steps_of
+from tracer.exporters.levels import Level, of_steps, steps_of
 
 # An operator is named when so much of the idle lies before its kernels, in gaps so much longer.
 _OPERATOR_RATIO = 0.4
@@ -51,10 +51,11 @@ class Pauses:
 
 
 def find_pauses(analysis: Analysis, level: Level) -> Pauses | None:
-    """The gaps in the steps of a level; None when no gap was recorded there."""
-    gaps = analysis.gaps
+    """The gaps in the steps of a level; None when no gap was recorded there. What may not have been
+    idle at all says nothing."""
+    gaps = analysis.gaps[~analysis.gaps["unrecorded"].to_numpy()]
     if level.phase is not None:
-        gaps = gaps[_inside(gaps["step"].to_numpy(), steps_of(analysis, level.phase))]
+        gaps = gaps[of_steps(gaps["step"].to_numpy(), steps_of(analysis, level.phase))]
     if not len(gaps):
         return None
     whole = _whole_gaps(gaps)
@@ -68,11 +69,6 @@ def find_pauses(analysis: Analysis, level: Level) -> Pauses | None:
         longest_ns=int(durations[0]),
         before=_largest_before(analysis, whole),
     )
-
-
-def _inside(rows: NDArray[np.int64], steps: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    inside: NDArray[np.bool_] = (rows >= 0) & steps[np.maximum(rows, 0)]
-    return inside
 
 
 def _whole_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -94,7 +90,7 @@ def count_work(analysis: Analysis, level: Level) -> int:
     """Kernels, copies and sets in the steps of a level."""
     if level.phase is None:
         return len(analysis.work)
-    return int(_inside(analysis.work["step"].to_numpy(), steps_of(analysis, level.phase)).sum())
+    return int(of_steps(analysis.work["step"].to_numpy(), steps_of(analysis, level.phase)).sum())
 
 
 def _largest_before(analysis: Analysis, gaps: pd.DataFrame) -> Before | None:

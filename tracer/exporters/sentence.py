@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracer.analysis import Analysis
-from tracer.exporters.change import CAUSE_RATIO, UNRECORDED, change_sentence
+from tracer.exporters.change import CAUSE_RATIO, change_sentence
 from tracer.exporters.claims import (
     GROUP_NAMES,
     Claim,
@@ -16,7 +16,14 @@ from tracer.exporters.claims import (
     unknown_ns,
 )
 from tracer.exporters.format import duration_text, percent_text
-from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, steps_of
+from tracer.exporters.levels import (
+    IDLE_PARTS,
+    Level,
+    main_level,
+    phase_levels,
+    steps_of,
+    unrecorded_ns,
+)
 from tracer.exporters.light import light_sentences
 from tracer.exporters.names import inert
 from tracer.exporters.traced import outside_sentence, traced_block
@@ -55,7 +62,7 @@ def verdict(analysis: Analysis) -> str:
     else:
         level = main_level(analysis)
         change = change_sentence(analysis, level)
-        where = _unseen(analysis, level) or _where(level)
+        where = _where(level, _unseen(analysis, level))
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
         sentences = [where, change, *_caveats(analysis, level)]
@@ -90,30 +97,34 @@ def _partial(analysis: Analysis) -> str:
     return f"Partial: {inert(reason).rstrip('.')}."
 
 
-def _unseen(analysis: Analysis, level: Level) -> str:
-    """Of a recording that begins amid work: the device may have been busy in what looks idle."""
-    unexplained = level.part_ns("overhead", "unexplained")
-    if not level.devices or not any(note.rule == UNRECORDED for note in analysis.notes):
-        return ""
-    if claims(level)[0].kind != "idle" or unexplained < CAUSE_RATIO * level.idle_ns:
-        return ""
+def _unseen(analysis: Analysis, level: Level) -> bool:
+    """Whether the device may have been busy in most of what looks idle, as in a recording that
+    begins amid work."""
+    unrecorded = unrecorded_ns(analysis, level)
+    return unrecorded > 0 and unrecorded >= CAUSE_RATIO * level.idle_ns
+
+
+def _where_unseen(level: Level) -> str:
     words, gpus = level_words(level), device_words(level)
     text = f"The recording shows {pair(level, level.busy_ns)}{words.each} of work on {gpus.name}"
-    text += f" in {words.subject}" if level.phase is not None else ""
-    return f"{text} ({percent_text(level.ratio(level.busy_ns))}); the rest it does not explain."
+    text += f" in {words.subject}" if level.phase else ""
+    text += f" ({percent_text(level.ratio(level.busy_ns))})"
+    return f"{text}; what {gpus.name} did in the rest is not recorded."
 
 
-def _where(level: Level) -> str:
+def _where(level: Level, unseen: bool) -> str:
     if level.devices == 0:
         return _where_on_cpu(level)
     largest = claims(level)[0]
+    if unseen and largest.kind == "idle":
+        return _where_unseen(level)
     if not dominates(level, largest):
         return _nothing_dominates(level)
     if largest.kind == "idle":
         return _where_idle(level)
     if largest.part == "unattributed":
         return _unknown_work(level)
-    return _takes(level, largest)
+    return _takes(level, largest, unseen)
 
 
 def _where_idle(level: Level) -> str:
@@ -139,7 +150,7 @@ def _host_idle(level: Level) -> int:
     return sum(level.part_ns("overhead", part) for part in _HOST_CAUSES)
 
 
-def _takes(level: Level, claim: Claim) -> str:
+def _takes(level: Level, claim: Claim, unseen: bool) -> str:
     words, ratio = level_words(level), level.ratio(claim.ns)
     most = "most of" if ratio > 0.5 else "the largest share of"
     each = "" if words.subject == words.one else words.each
@@ -147,7 +158,14 @@ def _takes(level: Level, claim: Claim) -> str:
     text += f"({percent_text(ratio)})"
     if not claim.part:
         text += f", {largest_part(level, claim.kind)}"
-    return f"{text}; {_runner_up(level, claim)}{idle_clause(level)}."
+    return f"{text}; {_runner_up(level, claim)}{_rest(level, unseen)}."
+
+
+def _rest(level: Level, unseen: bool) -> str:
+    if not unseen:
+        return idle_clause(level)
+    ratio = percent_text(level.ratio(level.idle_ns))
+    return f"nothing recorded runs on {device_words(level).name} for {ratio} of the time"
 
 
 def _runner_up(level: Level, claim: Claim) -> str:
