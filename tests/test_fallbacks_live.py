@@ -301,7 +301,8 @@ def test_scripts_and_graphs_see_the_builtin() -> None:
     assert [node.target for node in graph.nodes if node.op == "call_function"] == [original]
 
 
-def test_a_compiler_finds_no_patch() -> None:
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiler_finds_no_patch(fullgraph: bool) -> None:
     import torch._dynamo
 
     graphs: list[Any] = []
@@ -314,7 +315,7 @@ def test_a_compiler_finds_no_patch() -> None:
         return functional.scaled_dot_product_attention(query, query, query) + 1
 
     query = torch.randn(1, 2, 4, 8)
-    compiled = torch.compile(attend, backend=backend)
+    compiled = torch.compile(attend, backend=backend, fullgraph=fullgraph)
     try:
         with trace():
             compiled(query)

@@ -49,14 +49,13 @@ def compiled_code_checks(name: str) -> bool:
     """Whether code that Dynamo compiled in this process may check at each call that a function of
     this name is still the same: it is compiled again where one is patched. True where this torch
     does not tell."""
-    if not has_compiled():
-        return False
     parts = torch_private.compiled_guards()
-    return parts is None or any(name in part for part in parts)
+    return has_compiled() if parts is None else any(name in part for part in parts)
 
 
 def has_compiled() -> bool:
-    """Whether Dynamo has compiled a frame in this process."""
+    """Whether Dynamo has compiled a frame in this process. It counts no frames of `fullgraph=True`,
+    only their graphs."""
     utils = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utils, "counters", None)
-    return bool(counters and counters.get("frames"))
+    return bool(counters and (counters.get("frames") or counters.get("stats")))
