@@ -1,7 +1,9 @@
-"""Two ranks on two devices: tensor-parallel decode and prefill, a late rank, DDP, a graph.
+"""Two ranks on two devices: tensor-parallel decode and prefill, a graph, a late rank, DDP, FSDP2,
+compiled code, symmetric memory.
 
-Run under torchrun with the directory to save into. Rank 0 prints, one JSON line a program, what a
-stopwatch without the tracer saw and what the tracer and the profiler cost.
+Run under torchrun with the directory to save into and the programs to run, or none for all. Rank 0
+prints, one JSON line a program, what a stopwatch without the tracer saw, what the tracer and the
+profiler cost, and the step that the report calls unprofiled. TRACER_RANKS_DEVICE=cpu is a dry run.
 """
 
 from __future__ import annotations
@@ -12,61 +14,83 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
 
 from tracer import trace
+from tracer.collectors.steps.calibration import WAITING_STEPS
 
-LAYERS, WIDTH, HEADS, STEPS, ROUNDS = 12, 4096, 32, 12, 5
+CPU = os.environ.get("TRACER_RANKS_DEVICE") == "cpu"  # gloo and a tiny model
+DEVICE = "cpu" if CPU else "cuda"
+LAYERS, TRAINED_LAYERS = 12, 6
+WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 2048, 256)
+STEPS, SAVED_STEPS, LATE_STEPS = 12, 6, 12
+ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "3"))
 LATE_S = 0.02
-ACTIVITIES = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+TIMEOUT = timedelta(seconds=60)
+ACTIVITIES = [ProfilerActivity.CPU] if CPU else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 Step = Callable[[], object]
+Reduce = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Attention(torch.nn.Module):
+# --- the models ---------------------------------------------------------------------------------
+
+
+def all_reduced(values: torch.Tensor) -> torch.Tensor:
+    """The sum over the ranks, in place."""
+    dist.all_reduce(values)
+    return values
+
+
+class Attention(nn.Module):
     """The half of the heads that this rank holds; one all-reduce."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.qkv_proj = torch.nn.Linear(WIDTH, 3 * WIDTH // 2, bias=False)
-        self.o_proj = torch.nn.Linear(WIDTH // 2, WIDTH, bias=False)
+        self.qkv_proj = nn.Linear(WIDTH, 3 * WIDTH // 2, bias=False)
+        self.o_proj = nn.Linear(WIDTH // 2, WIDTH, bias=False)
+        self.reduce: Reduce = all_reduced
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, _ = x.shape
         q, k, v = self.qkv_proj(x).view(batch, length, 3, HEADS // 2, -1).permute(2, 0, 3, 1, 4)
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=length > 1)
         out: torch.Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
-        dist.all_reduce(out)
-        return out
+        return self.reduce(out)
 
 
-class FeedForward(torch.nn.Module):
+class FeedForward(nn.Module):
     """The half of the columns that this rank holds; one all-reduce."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.up_proj = torch.nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.down_proj = torch.nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.up_proj = nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.down_proj = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.reduce: Reduce = all_reduced
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down_proj(torch.nn.functional.silu(self.up_proj(x)))
-        dist.all_reduce(out)
-        return out
+        out: torch.Tensor = self.down_proj(nn.functional.silu(self.up_proj(x)))
+        return self.reduce(out)
 
 
-class Layer(torch.nn.Module):
+class Layer(nn.Module):
     """Pre-norm, as in Llama."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.input_layernorm = torch.nn.RMSNorm(WIDTH)
+        self.input_layernorm = nn.RMSNorm(WIDTH)
         self.self_attn, self.mlp = Attention(), FeedForward()
-        self.post_attention_layernorm = torch.nn.RMSNorm(WIDTH)
+        self.post_attention_layernorm = nn.RMSNorm(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.self_attn(self.input_layernorm(x))
@@ -74,14 +98,14 @@ class Layer(torch.nn.Module):
         return y
 
 
-class Model(torch.nn.Module):
+class Model(nn.Module):
     """A stack of layers; the late rank sleeps between two of them."""
 
     late = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for i, layer in enumerate(self.layers):
@@ -91,107 +115,317 @@ class Model(torch.nn.Module):
         return x
 
 
+def parallel_model() -> Model:
+    """This rank's half of the weights."""
+    with torch.device(DEVICE):
+        return Model().eval()
+
+
+def trained_model() -> nn.Sequential:
+    """Plain feed-forward layers, the same on both ranks."""
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        return nn.Sequential(*(mlp() for _ in range(TRAINED_LAYERS)))
+
+
+def mlp() -> nn.Module:
+    """A plain feed-forward layer of the training programs."""
+    return nn.Sequential(
+        nn.Linear(WIDTH, 2 * WIDTH, bias=False),
+        nn.GELU(),
+        nn.Linear(2 * WIDTH, WIDTH, bias=False),
+    )
+
+
+def tokens(length: int = 1) -> torch.Tensor:
+    """The input of the tensor-parallel programs."""
+    return torch.ones(1, length, WIDTH, device=DEVICE)
+
+
+# --- the measurements ---------------------------------------------------------------------------
+
+
+def wait() -> None:
+    """Until the device has done everything."""
+    if not CPU:
+        torch.cuda.synchronize()
+
+
 def timed(step: Step) -> float:
-    """Seconds a step over a free run, a barrier before and a wait after."""
+    """Milliseconds a step over a free run, a barrier before and a wait after."""
     dist.barrier()
-    torch.cuda.synchronize()
+    wait()
     begun = time.perf_counter()
     for _ in range(STEPS):
         step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begun) / STEPS
+    wait()
+    return (time.perf_counter() - begun) / STEPS * 1e3
 
 
-def measured(name: str, step: Step, out: Path) -> None:
-    """The same steps bare, under the profiler, under the tracer, in turn; the last one is saved."""
-    for _ in range(3):
-        step()
-    times: dict[str, list[float]] = {"none": [], "profiler": [], "kernels": [], "modules": []}
+def costs(step: Step) -> dict[str, Any]:
+    """The same steps bare, under the profiler and under the tracer, in turn."""
+    ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "profiler": partial(profile, activities=ACTIVITIES),
+        "kernels": partial(trace, detail="kernels"),
+        "modules": trace,
+    }
+    times: dict[str, list[float]] = {name: [] for name in ("none", *ways)}
     for _ in range(ROUNDS):
         times["none"].append(timed(step))
-        with profile(activities=ACTIVITIES):
-            times["profiler"].append(timed(step))
-        with trace(detail="kernels"):
-            times["kernels"].append(timed(step))
-        with trace() as t:
-            times["modules"].append(timed(step))
+        for name, way in ways.items():
+            dist.barrier()
+            with way():
+                times[name].append(timed(step))
+    step_ms = {name: statistics.median(values) for name, values in times.items()}
+    ratios = {f"{name}_ratio": step_ms[name] / step_ms["none"] for name in ways}
+    return {"step_ms": step_ms, **ratios}
+
+
+def unprofiled(name: str, step: Step) -> dict[str, Any]:
+    """The step that the report calls unprofiled, beside a stopwatch before and after it."""
+    watch = [timed(step) for _ in range(3)]
     dist.barrier()
-    with trace() as t:
-        for _ in range(STEPS):
+    with trace(calibrate=True) as t:
+        for _ in range(WAITING_STEPS + STEPS):
             with t.step(name):
                 step()
+        wait()
+    watch += [timed(step) for _ in range(3)]
+    observer, stopwatch_ms = t.analysis.observer, statistics.median(watch)
+    if observer is None:
+        return {"stopwatch_ms": stopwatch_ms, "no_observer": t.analysis.observer_reason}
+    said_ms = observer.unprofiled_step_ns / 1e6
+    return {
+        "stopwatch_ms": stopwatch_ms,
+        "stopwatch_ends_ms": [min(watch), max(watch)],
+        "unprofiled_ms": said_ms,
+        "deviation_ratio": said_ms / stopwatch_ms - 1,
+        "profiled_ms": observer.profiled_step_ns / 1e6,
+    }
+
+
+def save(name: str, make: Callable[[], Step], out: Path, steps: int = SAVED_STEPS) -> None:
+    """A short recording. `make`: gives the step, in the trace."""
+    dist.barrier()
+    with trace() as t:
+        step = make()
+        for _ in range(steps):
+            with t.step(name):
+                step()
+        wait()
     t.save(out / name)
-    if dist.get_rank() == 0:
-        cost = {k: statistics.median(v) * 1e3 for k, v in times.items()}
-        print(json.dumps({"program": name, "step_ms": cost}), flush=True)
+    dist.barrier()
 
 
-def bus_bandwidth(size: int) -> float:
+def measured(
+    name: str, step: Step, out: Path, *, make: Callable[[], Step] | None = None, cost: bool = True
+) -> dict[str, Any]:
+    """The recording of a step, and what it takes with and without us."""
+    for _ in range(3):
+        step()
+    figures = {**(costs(step) if cost else {}), **unprofiled(name, step)}
+    save(name, make or (lambda: step), out)
+    return {**figures, "steps": SAVED_STEPS}
+
+
+def bus_bandwidth(size: int, calls: int = 20) -> float:
     """GB/s on the bus of an all-reduce of two ranks: bytes over seconds, as 2 (n - 1) / n is 1."""
-    values = torch.ones(size // 2, device="cuda", dtype=torch.bfloat16)
+    values = torch.ones(size // 2, device=DEVICE, dtype=torch.bfloat16)
     event: Any = torch.cuda.Event
-    marks = [event(enable_timing=True) for _ in range(41)]
-    for mark in marks:
-        dist.all_reduce(values)
-        mark.record()
-    torch.cuda.synchronize()
-    steps = [a.elapsed_time(b) for a, b in pairwise(marks)]
-    return size / float(statistics.median(steps[10:])) / 1e6
+    times: list[float] = []
+    for _ in range(8):
+        dist.barrier()
+        wait()
+        dist.all_reduce(values)  # the ranks begin the others together
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        for _ in range(calls):
+            dist.all_reduce(values)
+        end.record()
+        wait()
+        times.append(begin.elapsed_time(end) / calls)
+    return size / statistics.median(times) / 1e6
 
 
-def graphed(model: Model, x: torch.Tensor) -> Step:
-    """The model captured into a CUDA graph, its collectives inside."""
+# --- the programs -------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def decode(out: Path) -> dict[str, Any]:
+    """One token at a time."""
+    model, x = parallel_model(), tokens()
+    return measured("decode", lambda: model(x), out)
+
+
+@torch.inference_mode()
+def prefill(out: Path) -> dict[str, Any]:
+    """A prompt, and an all-reduce of its size alone."""
+    model, x = parallel_model(), tokens(LENGTH)
+    figures = measured("prefill", lambda: model(x), out)
+    if not CPU:
+        figures["bus_bandwidth_GBps"] = bus_bandwidth(LENGTH * WIDTH * 2)
+    return figures
+
+
+def captured(model: Model, x: torch.Tensor) -> Step:
+    """The model in a CUDA graph, its collectives inside."""
     stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
         model(x)
-    torch.cuda.synchronize()
+    wait()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # The watchdog of NCCL asks for events meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         model(x)
     return graph.replay
 
 
-def train_step(model: torch.nn.Module, x: torch.Tensor) -> Step:
-    """Forward, backward with gradient buckets reduced, optimizer."""
-    layer = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+@torch.inference_mode()
+def graph(out: Path) -> dict[str, Any]:
+    """Decode as a CUDA graph, captured in the recording that is saved."""
+    model, x = parallel_model(), tokens()
+    make = partial(captured, model, x)
+    return measured("graph", make(), out, make=make)
+
+
+@torch.inference_mode()
+def late(out: Path) -> dict[str, Any]:
+    """Decode with rank 1 asleep for a while in each step."""
+    model, x = parallel_model(), tokens()
+    model.late = dist.get_rank() == 1
+    for _ in range(3):
+        model(x)
+    save("late", lambda: lambda: model(x), out, LATE_STEPS)
+    return {"steps": LATE_STEPS}
+
+
+def train_step(model: nn.Module) -> Step:
+    """Forward, backward with gradients reduced, optimizer."""
+    x = torch.ones(BATCH, WIDTH, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
     def step() -> None:
         optimizer.zero_grad()
-        layer(x).float().pow(2).mean().backward()
+        model(x).float().pow(2).mean().backward()
         optimizer.step()
 
     return step
 
 
+def parameter_bytes(model: nn.Module) -> int:
+    """Size of all parameters."""
+    return sum(values.numel() * values.element_size() for values in model.parameters())
+
+
+def ddp(out: Path) -> dict[str, Any]:
+    """Gradients reduced in buckets."""
+    model = trained_model()
+    size = parameter_bytes(model)
+    step = train_step(nn.parallel.DistributedDataParallel(model))
+    return {**measured("ddp", step, out), "parameter_bytes": size}
+
+
+def fsdp(out: Path) -> dict[str, Any]:
+    """Every layer sharded: gathered forward and backward, its gradients scattered."""
+    model = trained_model()
+    size = parameter_bytes(model)
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return {**measured("fsdp", train_step(model), out), "parameter_bytes": size}
+
+
+@torch.inference_mode()
+def compiled(out: Path) -> dict[str, Any]:
+    """Decode compiled whole."""
+    model, x = parallel_model(), tokens()
+    code = torch.compile(model, fullgraph=True)
+    return measured("compiled", lambda: code(x), out)
+
+
+@torch.inference_mode()
+def replayed(out: Path) -> dict[str, Any]:
+    """Decode compiled into a CUDA graph."""
+    model, x = parallel_model(), tokens()
+    code = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    return measured("replayed", lambda: code(x), out)
+
+
+@torch.inference_mode()
+def symmetric(out: Path) -> dict[str, Any]:
+    """Decode with its sums read from the other device's memory: one shot in attention, two shots in
+    the FFN. Never with multicast."""
+    import torch.distributed._symmetric_memory as symmetric_memory
+
+    if os.environ.get("TORCH_SYMM_MEM_DISABLE_MULTICAST") != "1":
+        raise RuntimeError("TORCH_SYMM_MEM_DISABLE_MULTICAST is not 1")
+    group = dist.group.WORLD
+    assert group is not None
+    buffer = symmetric_memory.empty(1, 1, WIDTH, dtype=torch.bfloat16, device=torch.device(DEVICE))
+    symmetric_memory.rendezvous(buffer, group)
+    ops: Any = torch.ops.symm_mem
+
+    def one_shot(values: torch.Tensor) -> torch.Tensor:
+        buffer.copy_(values)
+        summed: torch.Tensor = ops.one_shot_all_reduce(buffer, "sum", group.group_name)
+        return summed
+
+    def two_shot(values: torch.Tensor) -> torch.Tensor:
+        buffer.copy_(values)
+        ops.two_shot_all_reduce_(buffer, "sum", group.group_name)
+        return values.copy_(buffer)
+
+    model, x = parallel_model(), tokens()
+    layers: Any = model.layers
+    for layer in layers:
+        layer.self_attn.reduce, layer.mlp.reduce = one_shot, two_shot
+    return measured("symmetric", lambda: model(x), out)
+
+
+PROGRAMS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "decode": decode,
+    "graph": graph,
+    "prefill": prefill,
+    "late": late,
+    "ddp": ddp,
+    "fsdp": fsdp,
+    "compiled": compiled,
+    "replayed": replayed,
+    "symmetric": symmetric,
+}
+
+
+def say(values: dict[str, Any]) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def run(name: str, out: Path) -> None:
+    """One program. One that fails on both ranks leaves the others; on one, the timeout ends all."""
+    begun = time.perf_counter()
+    try:
+        figures = PROGRAMS[name](out)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:2000]
+        say({"program": name, "rank": dist.get_rank(), "error": said})
+        return
+    if dist.get_rank() == 0:
+        took_s = time.perf_counter() - begun
+        say({"program": name, **figures, "layers": LAYERS, "took_s": round(took_s, 1)})
+
+
 def main() -> None:
     out, local = Path(sys.argv[1]), int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(local)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    rank = dist.get_rank()
+    if CPU:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+    else:
+        torch.cuda.set_device(local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", local), timeout=TIMEOUT)
     torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model, plain = Model().eval(), torch.nn.Sequential(*(mlp() for _ in range(6)))
-        one, many = torch.ones(1, 1, WIDTH), torch.ones(1, 2048, WIDTH)
-        batch = torch.ones(256, WIDTH)
-    with torch.inference_mode():
-        measured("decode", lambda: model(one), out)
-        measured("prefill", lambda: model(many), out)
-        bandwidth = bus_bandwidth(2048 * WIDTH * 2)
-        if rank == 0:
-            print(json.dumps({"bus_bandwidth_GBps": bandwidth}), flush=True)
-        measured("graph", graphed(model, one), out)
-        model.late = rank == 1
-        measured("late", lambda: model(one), out)
-    measured("ddp", train_step(plain, batch), out)
+    for name in sys.argv[2:] or PROGRAMS:
+        run(name, out)
     dist.destroy_process_group()
-
-
-def mlp() -> torch.nn.Module:
-    """A plain feed-forward layer of the training program."""
-    return torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.GELU(), torch.nn.Linear(2 * WIDTH, WIDTH)
-    )
 
 
 if __name__ == "__main__":
