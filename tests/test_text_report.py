@@ -312,10 +312,45 @@ def test_verdict_of_two_phases_and_two_devices() -> None:
     assert doubled.startswith("Decode waits for the host: the 2 GPUs work 1.0 of 10.0 ms a step")
 
 
-def test_verdict_mentions_uneven_steps() -> None:
-    slow = Step("decode", {"ffn.projection": 50_000.0})
-    said = verdict(make_analysis([*_decode(ffn__projection=1_000), slow]))
-    assert "Steps differ: the median takes 1.00 ms, the longest 50.0 ms." in said
+def test_the_median_step_leads_where_steps_differ() -> None:
+    slow = Step("decode", {"ffn.projection": 1_000.0, "overhead.gc": 49_000.0})
+    usual = [Step("decode", {"ffn.projection": us}) for us in (1_000.0, 1_010.0, 1_020.0)]
+    said = verdict(make_analysis([*usual, slow]))
+    assert said.startswith(
+        "FFN takes most of decode: 1.01 of 1.01 ms in the median step (100 %), all of it "
+        "projection; the GPU is never idle. One of 4 decode steps takes 49.3 times the median, "
+        "50.0 ms (94 % of their time): 100 % of what they take longer is Python's garbage "
+        "collector."
+    )
+
+
+def test_a_gain_is_no_new_step_time_where_steps_differ() -> None:
+    slow = decode_step(300_000)
+    finding = plan_finding(range(5))
+    said = verdict(make_analysis([slow, *[decode_step()] * 4], findings=(finding,)))
+    assert "6.3 of 59.5 ms in the median step" in said
+    assert "The first of 5 decode steps takes 5.74 times the median, 342 ms" in said
+    assert "Without it" not in said and "That would gain 35.0 ms a step." in said
+
+
+def test_slow_steps_of_more_tokens() -> None:
+    steps = [Step("forward", {"ffn.projection": 10.0 * n}, tokens=n) for n in (8, 8, 8, 64, 64)]
+    said = verdict(make_analysis(steps))
+    assert "2 of 5 forward passes take up to 8 times the median" in said
+    assert "): of 64 tokens where others have 8." in said
+
+
+def test_slow_steps_without_a_device_and_those_that_are_many() -> None:
+    steps = [
+        Step("forward", {"other.norm": us}) for us in (1_000.0, 4_000.0, 4_100.0, 300.0, 310.0)
+    ]
+    pause = Finding("gap.gc", "warning", "a collection", 2, 6_000_000, 0.5, (1, 2))
+    said = verdict(make_analysis(steps, devices=0, cpu_only=True, findings=(pause,)))
+    assert "2 of 5 forward passes take up to 4.1 times the median, 4.10 ms" in said
+    assert "): they hold Python's garbage collector." in said
+    steps = [Step("forward", {"other.norm": us}) for us in (4_000.0, 4_000.0, 10.0, 10.0, 4_000.0)]
+    said = verdict(make_analysis(steps, devices=0, cpu_only=True))
+    assert "Steps differ: a forward pass takes 10.0 us to 4.00 ms." in said
 
 
 def test_verdict_is_about_the_window_where_most_of_it_lies_between_steps() -> None:

@@ -49,26 +49,26 @@ _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
 
 
-def change_sentence(analysis: Analysis, level: Level) -> str:
-    """What to change, empty when nothing can be said."""
+def change_sentence(analysis: Analysis, level: Level, even: bool = True) -> str:
+    """What to change, empty when nothing can be said. `even`: the mean step stands for all."""
     if not claims(level)[0].ns:
         return ""
     best = largest_gain(analysis, _WORTH_RATIO)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
         named = _title(second) + "." if second is not None else ""
-        return f"{_finding_sentence(level, best)} {named and 'Next: ' + small(named)}".strip()
+        return f"{_finding_sentence(level, best, even)} {named and 'Next: ' + small(named)}".strip()
     advice = _general_advice(analysis, level)
     said = [f"{advice}."] if advice else []
-    return " ".join(said if best is None else [*said, _finding_sentence(level, best)])
+    return " ".join(said if best is None else [*said, _finding_sentence(level, best, even)])
 
 
-def _finding_sentence(level: Level, cost: Cost) -> str:
+def _finding_sentence(level: Level, cost: Cost, even: bool) -> str:
     finding = cost.finding
     text = f"{_title(cost)}."
     if finding.advice:
         text += f" {instruction(inert(finding.advice))}"
-    return text + _gain_clause(level, cost)
+    return text + _gain_clause(level, cost, even)
 
 
 def _title(cost: Cost) -> str:
@@ -86,11 +86,11 @@ def _each(cost: Cost) -> str:
     return " a step" if cost.of_steps > 1 else ""
 
 
-def _gain_clause(level: Level, cost: Cost) -> str:
+def _gain_clause(level: Level, cost: Cost, even: bool) -> str:
     gain = cost.gain_ns
     if gain is None or gain <= 0:
         return ""
-    if is_about(cost, level) and level.devices == 1:
+    if even and is_about(cost, level) and level.devices == 1:
         left = duration_text(max(level.per_step(level.total_ns) - gain, 0))
         return f" Without it {level_words(level).one} takes {left} (-{duration_text(gain)})."
     return f" That would gain {duration_text(gain)}{_each(cost)}."

@@ -27,6 +27,7 @@ class Level:
     wall_ns: int
     devices: int
     bucket_ns: NDArray[np.int64]
+    middle: bool = False  # the step in the middle of those of its phase
 
     @property
     def total_ns(self) -> int:

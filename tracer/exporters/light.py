@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tracer.analysis import Analysis, Phase
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.names import inert
+from tracer.exporters.spread import find_spread, spread_sentence
 from tracer.exporters.traced import outside_sentence, period_ns
 from tracer.exporters.words import capital, phase_words
 
@@ -19,6 +20,8 @@ def light_sentences(analysis: Analysis) -> Iterator[str]:
     phases = _by_time(analysis)
     if phases:
         yield _answer(analysis, phases[0])
+        spread = find_spread(analysis, phases[0].name)
+        yield "" if spread is None else spread_sentence(analysis, spread)
         yield _other_phases(phases)
     yield outside_sentence(analysis)
     yield _next(analysis)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracer.analysis import Analysis
 from tracer.exporters.change import CAUSE_RATIO, change_sentence
 from tracer.exporters.claims import (
@@ -16,16 +14,10 @@ from tracer.exporters.claims import (
     unknown_ns,
 )
 from tracer.exporters.format import duration_text, percent_text
-from tracer.exporters.levels import (
-    IDLE_PARTS,
-    Level,
-    main_level,
-    phase_levels,
-    steps_of,
-    unrecorded_ns,
-)
+from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, unrecorded_ns
 from tracer.exporters.light import light_sentences
 from tracer.exporters.names import inert
+from tracer.exporters.spread import find_spread, middle_level, spread_sentence
 from tracer.exporters.traced import outside_sentence, traced_block
 from tracer.exporters.words import (
     capital,
@@ -45,8 +37,6 @@ _HARDLY_LESS_RATIO = 0.7
 _PROFILER_RATIO = 0.05
 # The second phase gets a sentence from this share of the window on.
 _SECOND_PHASE_RATIO = 0.25
-# Steps are called uneven when their mean is so much above their median.
-_UNEVEN_RATIO = 1.3
 # Causes that mean the device had to wait for the host.
 _HOST_CAUSES = frozenset(IDLE_PARTS) - {"device", "profiler", "unexplained"}
 
@@ -61,11 +51,14 @@ def verdict(analysis: Analysis) -> str:
         sentences = [_unusable(analysis)]
     else:
         level = main_level(analysis)
-        change = change_sentence(analysis, level)
-        where = _where(level, _unseen(analysis, level))
+        spread = find_spread(analysis, level.phase)
+        change = change_sentence(analysis, level, even=spread is None)
+        shown = level if spread is None else middle_level(analysis, spread)
+        where = _where(shown, _unseen(analysis, level))
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
-        sentences = [where, change, *_caveats(analysis, level)]
+        differ = "" if spread is None else spread_sentence(analysis, spread)
+        sentences = [where, differ, change, *_caveats(analysis, level)]
     if analysis.integrity_status == "partial" and analysis.window.wall_ns <= 0:
         sentences = [f"Nothing was recorded. {_partial(analysis)}"]
     elif analysis.integrity_status == "partial":
@@ -106,8 +99,10 @@ def _unseen(analysis: Analysis, level: Level) -> bool:
 
 def _where_unseen(level: Level) -> str:
     words, gpus = level_words(level), device_words(level)
-    text = f"The recording shows {pair(level, level.busy_ns)}{words.each} of work on {gpus.name}"
-    text += f" in {words.subject}" if level.phase else ""
+    amount = pair(level, level.busy_ns)
+    amount += "" if level.middle else words.each
+    text = f"The recording shows {amount} of work on {gpus.name}"
+    text += words.each if level.middle else f" in {words.subject}" if level.phase else ""
     text += f" ({percent_text(level.ratio(level.busy_ns))})"
     return f"{text}; what {gpus.name} did in the rest is not recorded."
 
@@ -142,7 +137,8 @@ def _waits(level: Level, amount: str) -> str:
     words, gpus = level_words(level), device_words(level)
     if level.phase is None:
         return f"{capital(gpus.name)} {gpus.waits} for the host: {gpus.pronoun} {amount}."
-    subject = words.subject if level.phase or level.steps == 1 else "each step"
+    alone = level.steps == 1 and not level.middle
+    subject = words.subject if level.phase or alone else "each step"
     return f"{capital(subject)} waits for the host: {gpus.name} {amount}."
 
 
@@ -223,7 +219,6 @@ def _caveats(analysis: Analysis, level: Level) -> list[str]:
     texts = (
         _between(analysis, level),
         outside_sentence(analysis),
-        _uneven(analysis, level),
         _second_phase(analysis),
         _unknown(level),
         _profiler(level),
@@ -238,18 +233,6 @@ def _between(analysis: Analysis, level: Level) -> str:
         return ""
     share = percent_text(between / analysis.window.wall_ns)
     return f"{share} of the recording lies between its steps."
-
-
-def _uneven(analysis: Analysis, level: Level) -> str:
-    """A word on steps whose mean says little."""
-    if level.phase is None or level.steps < 2 or not level.busy_ns:
-        return ""
-    walls = analysis.steps["wall_ns"].to_numpy()[steps_of(analysis, level.phase)]
-    median = float(np.median(walls))
-    if level.wall_ns < _UNEVEN_RATIO * median * level.steps:
-        return ""
-    longest = duration_text(int(walls.max()))
-    return f"Steps differ: the median takes {duration_text(median)}, the longest {longest}."
 
 
 def _second_phase(analysis: Analysis) -> str:

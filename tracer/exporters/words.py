@@ -35,6 +35,9 @@ def level_words(level: Level) -> Words:
     """Words for a level."""
     if level.phase is None:
         return Words("the recording", "the recording", "")
+    if level.middle:
+        one = phase_words(level.phase, 1).one.replace("the ", "the median ", 1)
+        return Words(phase_words(level.phase, 2).subject, one, " in the median step")
     return phase_words(level.phase, level.steps)
 
 
