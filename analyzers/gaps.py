@@ -17,6 +17,10 @@ from tracer.analyzers.intervals import NONE, Longs, Rows
 
 CAUSES = PARTS["overhead"]
 CAUSE_CODE = {cause: code for code, cause in enumerate(CAUSES)}
+LAUNCH, SYNC, HOST = (CAUSE_CODE[c] for c in ("launch", "sync", "host"))
+INPUT, ALLOCATOR, COMPILE = (CAUSE_CODE[c] for c in ("input", "allocator", "compile"))
+GC, GRAPH, DEVICE = (CAUSE_CODE[c] for c in ("gc", "graph_launch", "device"))
+PROFILER, UNEXPLAINED = (CAUSE_CODE[c] for c in ("profiler", "unexplained"))
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def find_gaps(slices: Slices, lanes: Lanes, cpu_only: bool) -> Gaps:
     first = np.flatnonzero(~joined)
     last = np.concatenate([first[1:] - 1, [idle.size - 1]]) if idle.size else first
     before, after = _neighbours(device[first], start[first], end[last], lanes)
-    cause = CAUSE_CODE["host" if cpu_only else "unexplained"]
+    cause = HOST if cpu_only else UNEXPLAINED
     return Gaps(
         device,
         start,

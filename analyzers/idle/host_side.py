@@ -1,0 +1,81 @@
+"""What a host row means for a device that waits while it is the innermost of its thread."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analyzers.context import Context
+from tracer.analyzers.gaps import (
+    ALLOCATOR,
+    COMPILE,
+    GC,
+    GRAPH,
+    HOST,
+    INPUT,
+    LAUNCH,
+    PROFILER,
+    SYNC,
+)
+from tracer.analyzers.idle.thresholds import usual_pace, usual_step
+from tracer.analyzers.intervals import NONE, Longs
+
+Ranges = tuple[Longs, Longs]
+
+
+class HostSide:
+    """The host rows of one recording by what they do, its usual times, and the main thread."""
+
+    def __init__(self, context: Context) -> None:
+        self.work = context.work
+        self.trace, self.host, self.calls = self.work.trace, self.work.host, self.work.calls
+        of_event = self.trace.events["thread"].to_numpy()
+        launching = of_event[self.work.launches.launching]
+        self.main = int(np.bincount(launching).argmax()) if launching.size else 0
+        self.pace_ns, self.step_ns = usual_pace(context), usual_step(context)
+        self.is_operator = self.host.of_kind("operator")
+        self.is_range = self.host.of_kind("annotation") | self.host.of_kind("module")
+
+    @cached_property
+    def forced(self) -> tuple[tuple[Ranges, int], ...]:
+        """Ranges of time whose cause is known whatever a thread shows."""
+        collections = self.trace.table("collections")
+        compiled = self.trace.table("compile_events")
+        return (
+            ((compiled["start_ns"].to_numpy(), compiled["end_ns"].to_numpy()), COMPILE),
+            (self.calls.overhead_ranges(compiles=True), COMPILE),
+            (self.calls.overhead_ranges(compiles=False), PROFILER),
+            ((collections["start_ns"].to_numpy(), collections["end_ns"].to_numpy()), GC),
+        )
+
+    def next_launch(self, time: Longs) -> Longs:
+        """The start of the first launch at or after each time; none is never."""
+        starts = self.trace.start_ns[self.work.launches.launching]
+        return np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(starts, time)]
+
+    @cached_property
+    def launches_inside(self) -> NDArray[np.bool_]:
+        """Host rows that hold a launch."""
+        rows, stop = self.host.rows, self.host.forest.stop
+        launches = np.append(False, self.work.launches.launching[rows])
+        before = np.cumsum(launches, dtype=np.int32)
+        marked = np.zeros(len(self.trace.events), dtype=bool)
+        marked[rows[before[stop] > before[1:]]] = True
+        return marked
+
+    @cached_property
+    def cause_of_row(self) -> NDArray[np.int8]:
+        """What idle means while each host row is the innermost."""
+        calls = self.calls
+        out = np.full(len(self.trace.events), HOST, dtype=np.int8)
+        out[self.is_operator | self.host.of_kind("runtime")] = LAUNCH
+        out[calls.module_load] = COMPILE
+        out[self.work.launches.graph] = GRAPH
+        out[self.host.nearest(calls.input) != NONE] = INPUT
+        out[self.host.nearest(calls.collecting) != NONE] = GC
+        out[calls.allocator] = ALLOCATOR
+        out[calls.blocking] = SYNC
+        out[self.host.nearest(calls.compiling) != NONE] = COMPILE
+        return out
