@@ -284,7 +284,7 @@ def _window(
     launching = np.flatnonzero(work.launches.launching)
     launched_at = trace.start_ns[launching]
     used = work.event[inside]
-    streams = trace.events["stream"].to_numpy()[used] * _STREAMS_APART
+    streams = trace.events["stream"].to_numpy()[used].astype(np.int64) * _STREAMS_APART
     streams = np.unique(streams + trace.events["device"].to_numpy()[used])
     return Window(
         start_ns=start,

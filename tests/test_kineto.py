@@ -319,10 +319,11 @@ def test_old_schema(tmp_path: Path) -> None:
     assert rules(trace) == ["trace.coarse_clock"]
 
 
-def test_work_joined_by_arrows_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [77, 2**40])
+def test_work_joined_by_arrows_alone(tmp_path: Path, number: int) -> None:
     made = {**kernel("k", 20, 5, 0), "args": {"device": 0, "stream": 7}}
     launch = {**call("cudaLaunchKernel", 10, 2, 0), "args": {}}
-    flow = {"id": 77, "cat": "ac2g", "name": "ac2g"}
+    flow = {"id": number, "cat": "ac2g", "name": "ac2g"}
     events = [
         launch,
         made,
@@ -330,7 +331,7 @@ def test_work_joined_by_arrows_alone(tmp_path: Path) -> None:
         {"ph": "f", **flow, "pid": 0, "tid": 7, "ts": 20, "bp": "e"},
     ]
     trace = read_kineto(kineto_file(tmp_path, events))
-    assert rows(trace, "kind", "correlation") == [("runtime", 77), ("kernel", 77)]
+    assert rows(trace, "kind", "correlation") == [("runtime", number), ("kernel", number)]
 
 
 def test_arrows_are_no_events_where_correlations_are_known(tmp_path: Path) -> None:
@@ -508,6 +509,20 @@ def test_identifiers_beyond_64_bits_and_odd_numbers(tmp_path: Path) -> None:
     found = trace.events["correlation"].tolist()
     assert found[:2] == [-(2**63) + 5, -1]
     assert found[3] == 17
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 2**31, -(2**31) - 1, 2**50])
+def test_a_wide_number_late_in_the_file_leaves_the_others_as_they_are(
+    tmp_path: Path, number: int
+) -> None:
+    calls = [call("cudaFree", at, 1, at) for at in range(1, 40)]
+    kernels = [kernel("k", at, 5e6, at) for at in range(50, 90)]
+    last = event("kernel", "k", 99, 1, device=0, stream=number, correlation=number)
+    trace = read_kineto(kineto_file(tmp_path, [*calls, *kernels, last]))
+    correlations = [*range(1, 40), *range(50, 90), number]
+    assert trace.events["correlation"].tolist() == correlations
+    assert trace.events["stream"].tolist() == [-1] * 39 + [7] * 40 + [number]
+    assert trace.events["duration_ns"].tolist() == [1000] * 39 + [5_000_000_000] * 40 + [1000]
 
 
 # Forms of a file

@@ -30,23 +30,12 @@ from tracer.collectors.kineto.names import (
     text_of,
 )
 from tracer.events import EVENTS as EVENT_COLUMNS
-from tracer.events import KIND_CODE, NONE, SIDE_TABLES, make_table, text_column
+from tracer.events import KIND_CODE, NONE, SIDE_TABLES, fits_32_bits, make_table, text_column
 
 Ints = NDArray[np.int64]
 Column = tuple[str, str]  # table and column
 
-_STORED: Mapping[str, type[np.signedinteger[Any]]] = {
-    "kind": np.int8,
-    "name": np.int32,
-    "start_ns": np.int64,
-    "duration_ns": np.int64,
-    "thread": np.int32,
-    "device": np.int32,
-    "stream": np.int64,
-    "correlation": np.int64,
-    "external_id": np.int64,
-    "order": np.int64,
-}
+_STORED: Mapping[str, str] = {**EVENT_COLUMNS, "kind": "int8", "name": "int32", "order": "int64"}
 _ORDER = (EVENTS, "order")
 _FIRST_ROWS, _MOST_ROWS = 1 << 12, 1 << 18
 _NO_STREAM = 2**32 - 1  # -1 as the driver's unsigned number
@@ -77,13 +66,15 @@ class Growing:
     """One column, in blocks that stay where they are: growing in place would leave holes as large
     as the column, and small pieces would need their memory twice when they are joined."""
 
-    def __init__(self, dtype: Any) -> None:
-        self._dtype = dtype
+    def __init__(self, form: str) -> None:
+        self._may_widen = form == "int"
+        self._dtype = np.dtype(np.int32 if self._may_widen else form)
         self._blocks: list[NDArray[Any]] = []
         self._room = 0  # free rows at the end of the last block
 
     def append(self, values: Any, rows: int) -> None:
         """Add `rows` values: an array, or one value for all of them."""
+        self._make_fit(values)
         done = 0
         while done < rows:
             if not self._room:
@@ -107,11 +98,22 @@ class Growing:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
+    def put(self, rows: list[int], values: list[int]) -> None:
+        """Replace the values of these rows."""
+        new = np.array(values, dtype=np.int64)
+        self._make_fit(new)
+        self.values()[rows] = new
 
-def _block(rows: int, dtype: Any) -> NDArray[Any]:
+    def _make_fit(self, values: Any) -> None:
+        """Take 64 bits for each value from the first on that needs them."""
+        if self._may_widen and isinstance(values, np.ndarray) and not fits_32_bits(values):
+            self._may_widen, self._dtype = False, np.dtype(np.int64)
+            self._blocks = [block.astype(np.int64) for block in self._blocks]
+
+
+def _block(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Memory straight from the system, which gets it back at once when the block is let go."""
-    size = rows * np.dtype(dtype).itemsize
-    return np.frombuffer(mmap.mmap(-1, size), dtype=dtype)
+    return np.frombuffer(mmap.mmap(-1, rows * dtype.itemsize), dtype=dtype)
 
 
 class Texts:
@@ -155,7 +157,7 @@ class Columns:
     def _append(self, table: str, column: str, values: Any, rows: int) -> None:
         grown = self.columns.get((table, column))
         if grown is None:
-            grown = self.columns[table, column] = Growing(_dtype(table, column))
+            grown = self.columns[table, column] = Growing(_form(table, column))
         grown.append(values, rows)
 
     def _event_columns(self, batch: Batch) -> dict[str, Any]:
@@ -205,6 +207,10 @@ class Columns:
         """The column as it is kept; what is written into it is written there."""
         return self.columns[table, column].values()
 
+    def put(self, table: str, column: str, rows: list[int], values: list[int]) -> None:
+        """Replace the values of these rows."""
+        self.columns[table, column].put(rows, values)
+
     def take(self, table: str, column: str) -> NDArray[Any]:
         """The column, which is not kept any more."""
         return self.columns.pop((table, column)).values()
@@ -229,12 +235,12 @@ class Columns:
         self.rows += other.rows
 
 
-def _dtype(table: str, column: str) -> Any:
+def _form(table: str, column: str) -> str:
     """How a column is kept while it grows."""
     if table == EVENTS:
         return _STORED[column]
     form = SIDE_TABLES.get(table, {}).get(column, "int64")
-    return np.int32 if form == "text" else form
+    return "int32" if form == "text" else form
 
 
 def _columns_of(table: str) -> tuple[str, ...]:

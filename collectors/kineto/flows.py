@@ -23,13 +23,14 @@ def needs_flows(columns: Columns) -> bool:
 
 def join_by_flows(columns: Columns, flows: Iterable[Flow]) -> None:
     """Give both ends of each arrow its number as their correlation."""
-    correlation = columns.view(EVENTS, "correlation")
     launches, work = _launch_rows(columns), _work_rows(columns)
+    joined: dict[int, int] = {}
     for flow in flows:
         rows = launches if flow.starts else work
         row = rows.get((flow.pid, flow.tid, flow.ns))
         if row is not None:
-            correlation[row] = flow.id
+            joined[row] = flow.id
+    columns.put(EVENTS, "correlation", list(joined), list(joined.values()))
 
 
 def _launch_rows(columns: Columns) -> dict[Track, int]:

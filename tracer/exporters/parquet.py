@@ -44,9 +44,9 @@ def kernel_table(analysis: Analysis) -> pd.DataFrame:
     window, start, end = analysis.window, trace.start_ns[event], trace.end_ns[event]
     return pd.DataFrame(
         {
-            "correlation": events["correlation"].to_numpy(),
+            "correlation": events["correlation"].to_numpy().astype(np.int64),
             "device": work["device"].to_numpy(),
-            "stream": events["stream"].to_numpy(),
+            "stream": events["stream"].to_numpy().astype(np.int64),
             "start_ns": start,
             "duration_ns": end - start,
             "name": events["name"].cat.remove_unused_categories(),
