@@ -13,7 +13,7 @@ from tests.live_models import OwnModel, prompt
 from tests.make_traces import TraceMaker
 from tracer import trace
 from tracer.analyzers import analyze
-from tracer.collectors.steps.calibration import WAITING_STEPS, Calibration
+from tracer.collectors.steps.calibration import FIRST_STEPS, WAITING_STEPS, Calibration
 from tracer.collectors.steps.device_steps import Event
 from tracer.errors import UsageError
 from tracer.recorder import Recording
@@ -48,7 +48,7 @@ def test_wait_steps_of_a_schedule_are_measured(model: nn.Module, blocks: bool) -
                 t.step()
     observer = t.analysis.observer
     assert observer is not None
-    assert unprofiled(t) == (4 if blocks else 3)
+    assert unprofiled(t) == (3 if blocks else 2)  # the first half pays for first use
     assert observer.profiled_step_ns > 0
     assert observer.unprofiled_step_ns > 0
     assert t.report["observer"]["inflation_ratio"] == observer.inflation_ratio
@@ -69,7 +69,7 @@ def test_calibrate_measures_calls_of_the_model_before_it_records(model: nn.Modul
         forward(model, 12)
     observer = t.analysis.observer
     assert observer is not None
-    assert unprofiled(t) == WAITING_STEPS - 1  # the first pays for first use
+    assert unprofiled(t) == WAITING_STEPS - FIRST_STEPS
     assert len(t.analysis.steps) == 12 - WAITING_STEPS
     assert t.trace.notes == ()
 
@@ -79,7 +79,7 @@ def test_calibrate_measures_announced_steps(model: nn.Module) -> None:
         for _ in range(10):
             with t.step("decode"):
                 forward(model, 2)
-    assert unprofiled(t) == WAITING_STEPS - 1
+    assert unprofiled(t) == WAITING_STEPS - FIRST_STEPS
     assert len(t.analysis.steps) == 10 - WAITING_STEPS
     assert t.analysis.observer is not None
 
@@ -150,7 +150,7 @@ def test_on_a_device_its_own_clock_counts_and_it_waits_once() -> None:
     device.ready = True
     for _ in range(4):
         calibration.mark()
-    assert [end - start for start, end in calibration.close()] == [8_250_000] * 3
+    assert [end - start for start, end in calibration.close()] == [8_250_000] * 2
     assert device.waits == 1
     assert calibration.close() == []
 

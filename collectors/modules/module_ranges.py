@@ -84,7 +84,9 @@ functools.update_wrapper(_call, _original)
 
 def _inherited_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What a class without a `__call__` of its own does at the time of the call."""
-    return nn.Module.__call__(module, *args, **kwargs)
+    base = nn.Module.__call__
+    # Ours has come back during this very call, whose range is open already.
+    return (_original if base is _call else base)(module, *args, **kwargs)
 
 
 def _root_call_of(original: Call) -> Call:
@@ -169,8 +171,9 @@ def _uninstall_base() -> None:
 class ModuleRanges:
     """Names modules at their first call, writes their ranges, and lists the calls of roots.
 
-    Without `ranges` only roots are listed. Then, once a root was called twice, the patch moves
-    from every module to the classes of the roots seen, and all other modules cost nothing.
+    While no ranges are written only roots are listed. Then, once a root was called twice, the
+    patch moves from every module to the classes of the roots seen, and all other modules cost
+    nothing; it moves back when ranges are to be written.
     """
 
     CALLS_BEFORE_NARROWING = 2
@@ -191,8 +194,10 @@ class ModuleRanges:
         self._listener = listener
         self._on_failure = on_failure
         self._ranges = ranges
+        self._writes = False
         self._generations = Generations()
         self._patches = ClassPatches()
+        self._root_patches = ClassPatches()
         self._graph_task = torch_private.graph_task_reader()
         self._root_types: set[type[nn.Module]] = set()
         self._counts: dict[int, int] = {}
@@ -209,7 +214,10 @@ class ModuleRanges:
 
     def record_ranges(self, on: bool) -> None:
         """Write ranges from now on, or no longer: a schedule waits."""
-        self.names = self.tree.ranges if on and self._ranges else RangeNames()
+        self._writes = on and self._ranges
+        self.names = self.tree.ranges if self._writes else RangeNames()
+        if self._writes:
+            self._widen()
 
     def close(self) -> None:
         """Take every patch away."""
@@ -218,6 +226,7 @@ class ModuleRanges:
             _current = None
             if not self._narrow:
                 _uninstall_base()
+            self._root_patches.restore()
             self._patches.restore()
         self._generations.close()
         self.tree.settle()
@@ -275,7 +284,7 @@ class ModuleRanges:
             self._on_failure("a call of a module", error)
 
     def _count(self, module: nn.Module) -> None:
-        if self._ranges or self._narrow:
+        if self._writes or self._narrow:
             return
         self._root_types.add(type(module))
         self._counts[id(module)] = self._counts.get(id(module), 0) + 1
@@ -289,9 +298,18 @@ class ModuleRanges:
             for owner in self._root_types:
                 own = owner.__call__
                 original = _inherited_call if own is _call else own
-                self._patches.set(owner, "__call__", _root_call_of(original))
+                self._root_patches.set(owner, "__call__", _root_call_of(original))
             _uninstall_base()
             self._narrow = True
+
+    def _widen(self) -> None:
+        """Every module's call is seen again."""
+        with self._lock:
+            if not self._narrow or _current is not self:
+                return
+            self._root_patches.restore()
+            _install(self)
+            self._narrow = False
 
     def _watch_compiled_calls(self) -> None:
         module = sys.modules.get("transformers.modeling_utils")

@@ -13,8 +13,10 @@ from tracer.collectors.steps.device_steps import (
     TorchDevice,
 )
 
-# Steps before a profiler starts by itself. The first one pays for first use.
+# Steps before a profiler starts by itself.
 WAITING_STEPS = 6
+# The first ones pay for first use: of the patches, and of what the interpreter forgot through them.
+FIRST_STEPS = 3
 _MOST_MARKS = 256
 
 
@@ -60,7 +62,7 @@ class Calibration:
             marks[-1].event.synchronize()
         pairs = pairwise(marks)
         times = [(one.host_ns, one.host_ns + self._between(one, other)) for one, other in pairs]
-        times = times[1:] if len(times) > 1 else times
+        times = times[min(FIRST_STEPS, len(times) // 2) :]
         return [(start, end) for start, end in times if end > start]
 
     def _between(self, one: _Mark, other: _Mark) -> int:

@@ -99,7 +99,7 @@ def test_a_schedule_records_its_steps(model: torch.nn.Module) -> None:
             t.step()
     assert len(t.analysis.steps) == 3
     assert device_rows(t.trace) > 0
-    assert len(t.trace.table("unprofiled_steps")) == 0
+    assert len(t.trace.table("unprofiled_steps")) == 1  # the one that waits
 
 
 def test_light_times_steps_on_the_device(model: torch.nn.Module) -> None:
@@ -177,6 +177,7 @@ def test_a_call_while_a_graph_is_captured_is_no_step(model: torch.nn.Module) -> 
             assert t.trace.rows("module").size > 0
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generate_is_one_prefill_and_the_rest_decode(cache: str) -> None:
     """With a static cache transformers compiles the decode call on a GPU: it still counts."""

@@ -106,6 +106,8 @@ class Capture:
         self._stacks: StackSamples | None = None
         self._steps_announced = False
         self._sources: list[Source] = []
+        # Each call costs them something: on only while the profiler records.
+        self._pausing: list[WaitLines | AttentionCalls] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._work_began_ns = 0  # the first step or call of a model
@@ -161,7 +163,8 @@ class Capture:
         if self._options.detail != "light":
             self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
-            self._sources += [WaitLines(), AttentionCalls(), GraphCaptures()]
+            self._pausing = [WaitLines(), AttentionCalls()]
+            self._sources.append(GraphCaptures())
             if self._ranges is not None:
                 self._sources.append(CompileEvents(self._ranges.tree, self._ranges.make_range))
         for source in self._sources:
@@ -218,9 +221,15 @@ class Capture:
             self.recorded.start_ns = now_ns
         elif state in (State.DONE, State.EMPTY) and not self.recorded.end_ns:
             self.recorded.end_ns = now_ns
+        self._pause(state is not State.RECORDING)
         self._sample_stacks(state is State.RECORDING)
         if self._ranges is not None:
             self._ranges.record_ranges(state is State.RECORDING)
+
+    def _pause(self, waits: bool) -> None:
+        for source in self._pausing:
+            with self._guarded(f"the source {type(source).__name__}"):
+                source.close() if waits else source.start()
 
     def _sample_stacks(self, records: bool) -> None:
         """While the profiler records: a thread begun before it would be recorded with it."""
@@ -423,6 +432,7 @@ class Capture:
         self._keep()
 
     def _close_sources(self) -> None:
+        self._pause(True)
         if self._stacks is not None and not self.forked:
             with self._guarded("the samples of the stacks"):
                 self._stacks.close()
@@ -459,7 +469,7 @@ class Capture:
         recorded = self.recorded
         recorded.session, recorded.steps, recorded.ranges = self._session, self._steps, self._ranges
         self._note_limit()
-        for source in self._sources:
+        for source in (*self._sources, *self._pausing):
             with self._guarded(f"the source {type(source).__name__}"):
                 if isinstance(source, Collections):
                     recorded.tables["collections"] = source.table()
