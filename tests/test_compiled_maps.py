@@ -14,7 +14,12 @@ from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
 from tracer.collectors.compiling.compile_log import CompileLog
-from tracer.collectors.compiling.compiled_records import CallRecord, Source, with_gradients
+from tracer.collectors.compiling.compiled_records import (
+    CallRecord,
+    Source,
+    with_gradients,
+    with_sums,
+)
 from tracer.collectors.compiling.compiled_source import read_source
 from tracer.findings import Finding
 
@@ -90,6 +95,28 @@ def test_kernels_of_a_replay_are_dealt_to_the_calls_between_generated_ones(
     names: tuple[str, ...], calls: list[int]
 ) -> None:
     assert align_kernels(KERNELS, GENERATED, names) == calls
+
+
+REDUCE = "torch.ops._c10d_functional.all_reduce_.default"
+WAIT = "torch.ops._c10d_functional.wait_tensor.default"
+SUM = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def test_collectives_of_a_replay_go_to_their_calls_and_the_waits_have_none() -> None:
+    kernels = ["triton_a", "extern_kernels.mm", "torch.ops.aten._flash.default"]
+    kernels += ["extern_kernels.mm", REDUCE, WAIT, "triton_b", "extern_kernels.mm", REDUCE, WAIT]
+    names = ("triton_a", "nvjet_1", SPLIT, "flash_fwd_kernel", "nvjet_2", SUM)
+    names += ("triton_b", "nvjet_3", SPLIT, SUM)
+    assert align_kernels(kernels, GENERATED, names) == [0, 1, 1, 2, 3, 4, 6, 7, 7, 8]
+
+
+def test_sums_over_ranks_serve_the_module_that_made_their_input() -> None:
+    product = CallRecord("extern_kernels.mm", "extern", (), (Source("0.down", "Linear", ("mm",)),))
+    calls = [CallRecord(kernel, "extern", (), ()) for kernel in (REDUCE, WAIT)]
+    gather = CallRecord("torch.ops._c10d_functional.all_gather.default", "extern", (), ())
+    found = with_sums([calls[0], product, *calls, gather, calls[1]])
+    told = [[source.path for source in call.sources] for call in found]
+    assert told == [[], ["0.down"], ["0.down"], ["0.down"], [], []]
 
 
 def test_operators_are_laid_beside_calls_by_name() -> None:

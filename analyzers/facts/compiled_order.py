@@ -12,6 +12,9 @@ from tracer.analyzers.intervals import NONE
 from tracer.analyzers.names.kernel_table import describe
 
 _HEAVY = frozenset(("GEMM", "CORE", "SCAN", "CONV", "MOE"))
+_COLLECTIVE = "COMM"
+_FUNCTIONAL = "torch.ops._c10d_functional."
+_WAITING = f"{_FUNCTIONAL}wait_tensor"
 
 
 def align_operators(
@@ -49,11 +52,13 @@ def _operator_of(kernel: str) -> str:
 def align_kernels(
     kernels: Sequence[str], generated: frozenset[str], names: tuple[str, ...]
 ) -> list[int]:
-    """For each kernel of a replay the place of its call. Generated kernels are found by name; what
-    runs between two of them belongs to the calls between them."""
-    places = [place for place, kernel in enumerate(kernels) if kernel in generated]
-    seen = [place for place, name in enumerate(names) if name in generated]
-    found = _matched([kernels[p] for p in places], [names[p] for p in seen])
+    """For each kernel of a replay the place of its call. Generated kernels are found by name and
+    collectives by their order; what runs between two of them belongs to the calls between them."""
+    called = [_mark_of_call(kernel, generated) for kernel in kernels]
+    marks = [_mark_of_kernel(name, generated) for name in names]
+    places = [place for place, mark in enumerate(called) if mark]
+    seen = [place for place, mark in enumerate(marks) if mark]
+    found = _matched([called[p] for p in places], [marks[p] for p in seen])
     out = [NONE] * len(names)
     anchors = [(-1, -1)]
     for at, match in zip(seen, found, strict=True):
@@ -62,11 +67,30 @@ def align_kernels(
             anchors.append((at, places[match]))
     anchors.append((len(names), len(kernels)))
     for (at, call), (next_at, next_call) in pairwise(anchors):
-        between = [k for k in range(at + 1, next_at) if names[k] not in generated]
-        calls = [c for c in range(call + 1, next_call) if kernels[c] not in generated]
+        between = [k for k in range(at + 1, next_at) if not marks[k]]
+        calls = [c for c in range(call + 1, next_call) if not called[c] and _launches(kernels[c])]
         for kernel, one in zip(between, _dealt(calls, [names[k] for k in between]), strict=True):
             out[kernel] = one
     return out
+
+
+def _mark_of_call(kernel: str, generated: frozenset[str]) -> str:
+    """What a call is found by in a replay; "" for nothing."""
+    if kernel in generated:
+        return kernel
+    return _COLLECTIVE if kernel.startswith(_FUNCTIONAL) and _launches(kernel) else ""
+
+
+def _mark_of_kernel(name: str, generated: frozenset[str]) -> str:
+    """The same of what ran."""
+    if name in generated:
+        return name
+    return _COLLECTIVE if describe(name).token == _COLLECTIVE else ""
+
+
+def _launches(kernel: str) -> bool:
+    """To wait for a collective launches nothing."""
+    return not kernel.startswith(_WAITING)
 
 
 def _dealt(calls: list[int], names: list[str]) -> list[int]:

@@ -30,6 +30,7 @@ _NEUTRAL = frozenset(
     )
 )
 _NUMBER = re.compile(r"_\d+$")
+_SUM = re.compile(r"_c10d_functional\.(?:all_reduce|reduce_scatter|wait_tensor)")
 _IN_LAYER = re.compile(r"(?:^|\.)\d+\.\w")
 
 
@@ -129,7 +130,7 @@ def understand(names: ModuleNames, frame: Frame, seen: Seen) -> GraphRecord:
     graph = seen.graph
     reader = _Understanding(names, frame, seen)
     calls = [reader.call(call) for call in seen.source.calls]
-    calls = _between(with_gradients(calls) if seen.backward else calls)
+    calls = _between(with_sums(with_gradients(calls) if seen.backward else calls))
     return GraphRecord(
         str(getattr(graph, "_fx_graph_cache_key", None)),
         seen.compile_id,
@@ -311,6 +312,16 @@ def _told_by_pair(alike: list[CallRecord], place: int) -> CallRecord:
     near = [alike[other].sources for other in (place, *others) if 0 <= other < len(alike)]
     inner = (sources for sources in near if any(source.path for source in sources))
     return replace(alike[place], sources=next(inner, alike[place].sources))
+
+
+def with_sums(calls: list[CallRecord]) -> list[CallRecord]:
+    """A sum over ranks, and the wait for it, serve the module whose product they sum: it is made by
+    the call before."""
+    out: list[CallRecord] = []
+    for call in calls:
+        told = () if call.sources or not out or not _SUM.search(call.kernel) else out[-1].sources
+        out.append(replace(call, sources=(Source(told[0].path, told[0].type),)) if told else call)
+    return out
 
 
 def _between(calls: list[CallRecord]) -> list[CallRecord]:

@@ -121,11 +121,14 @@ def test_two_all_reduces_a_layer_in_their_modules(saved: Saved, program: str) ->
     parts = [f"layers.{i}.{part}" for i in range(layers) for part in ("self_attn", "mlp")]
     for analysis in saved.analyses(program):
         assert len(analysis.steps) == steps
-        per_step = Counter(analysis.collectives["step"].tolist())
-        how = Counter(analysis.work["how"].astype(str).iloc[analysis.collectives["work"].tolist()])
-        print(program, "collectives a step", dict(per_step), "told by", dict(how))
+        calls = analysis.collectives
+        calls = calls[calls["op"] == "all_reduce"]  # compiled code on a host waits by an operator
+        per_step = Counter(calls["step"].tolist())
+        print(program, "all-reduces a step", dict(per_step))
         assert per_step == dict.fromkeys(range(steps), 2 * layers)
-        assert in_layers(owners(analysis)) == {("all_reduce", part): steps for part in parts}
+        found = in_layers(owners(analysis))
+        summed = {key: count for key, count in found.items() if key[0] == "all_reduce"}
+        assert summed == {("all_reduce", part): steps for part in parts}
 
 
 @needs_devices
