@@ -250,6 +250,19 @@ def test_gloo_ranges_are_the_work_and_their_operators_the_ones_who_asked() -> No
     assert sum(group["ns"] for group in groups.values()) == analysis.window.wall_ns
 
 
+def test_the_wait_of_compiled_code_is_no_call_of_its_own() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.operator("_c10d_functional::all_reduce_", 10, 20)
+    maker.operator("c10d::allreduce_", 12, 16)
+    maker.operator("_c10d_functional::wait_tensor", 40, 140)
+    maker.annotation("gloo:all_reduce", 70, 100, tid=2)
+    analysis = analyze(maker.build())
+    assert analysis.collectives["op"].tolist() == ["all_reduce"]
+    groups = to_report(analysis)["breakdown"]
+    assert groups["communication"]["ns"] == 140_000  # one waits while the other sends
+
+
 # --- recordings ----------------------------------------------------------------------------------
 
 

@@ -105,9 +105,9 @@ SUM = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>
 def test_collectives_of_a_replay_go_to_their_calls_and_the_waits_have_none() -> None:
     kernels = ["triton_a", "extern_kernels.mm", "torch.ops.aten._flash.default"]
     kernels += ["extern_kernels.mm", REDUCE, WAIT, "triton_b", "extern_kernels.mm", REDUCE, WAIT]
-    names = ("triton_a", "nvjet_1", SPLIT, "flash_fwd_kernel", "nvjet_2", SUM)
-    names += ("triton_b", "nvjet_3", SPLIT, SUM)
-    assert align_kernels(kernels, GENERATED, names) == [0, 1, 1, 2, 3, 4, 6, 7, 7, 8]
+    names = ["triton_a", "nvjet_1", SPLIT, "flash_fwd_kernel", "nvjet_2", SUM]
+    names += ["triton_b", "nvjet_3", SPLIT, SUM]
+    assert align_kernels(kernels, GENERATED, tuple(names)) == [0, 1, 1, 2, 3, 4, 6, 7, 7, 8]
 
 
 def test_sums_over_ranks_serve_the_module_that_made_their_input() -> None:

@@ -73,7 +73,8 @@ def tabulate_collectives(
 ) -> pd.DataFrame:
     """The table `collectives` of an analysis; wait and wire are not known from one rank."""
     # What was launched before the recording is no communication of its steps.
-    everything = np.flatnonzero((work.work_class == COLLECTIVE) & ~work.orphaned)
+    called = (work.work_class == COLLECTIVE) & ~work.orphaned & ~_only_waits(work)
+    everything = np.flatnonzero(called)
     bucket = attribution.bucket[everything].astype(np.int64)
     calls = find_calls(work, everything, bucket)
     rows = calls.rows[calls.first]
@@ -107,6 +108,13 @@ def tabulate_collectives(
             "out_elements": outputs,
         },
     )
+
+
+def _only_waits(work: Work) -> NDArray[np.bool_]:
+    """Rows of a host that waits for a collective: the call is another row."""
+    waits = work.trace.names_matching(lambda name: name.endswith("::wait_tensor"))
+    mask: NDArray[np.bool_] = waits[work.trace.name_codes[work.event]]
+    return mask
 
 
 def _directions(work: Work, rows: Longs, recorded: list[str]) -> list[str]:
