@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import resource
 import statistics
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("spans", type=int, nargs="?", default=100_000)
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     args = parser.parse_args()
+    logging.getLogger("tracer.otlp").setLevel(logging.ERROR)  # that a viewer opens so many slowly
     receiver, near = start_receiver(), start_receiver(same_core=True)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     analysis = kernel_analysis(max(args.spans // 5000, 1), 5000)

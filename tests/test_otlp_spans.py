@@ -19,7 +19,8 @@ from tracer.analysis import GROUPS, Analysis
 from tracer.analyzers import analyze
 from tracer.collectors.kineto.trace import read_kineto
 from tracer.exporters.json_report import to_report
-from tracer.exporters.otlp import current_context, export_otlp
+from tracer.exporters.levels import step_sums
+from tracer.exporters.otlp import current_context, describe, export_otlp
 from tracer.exporters.otlp.export import Content, plan_recordings
 from tracer.exporters.otlp.names import short_kernel_name
 from tracer.exporters.otlp.resource import resource_attributes
@@ -231,6 +232,23 @@ def test_many_kernel_names_are_bounded_too() -> None:
     others = [s for s in level(spans, "kernels") if s.name == "other kernels"]
     assert sum(attributes_of(s)["tracer.names"] for s in others) > 2000
     assert total(level(spans, "kernels"), "tracer.total_ns") == 3 * 3000 * 700
+
+
+def test_what_steps_share_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the time for a run grew with the square of its steps."""
+    sums: list[Analysis] = []
+
+    def counted(analysis: Analysis) -> Any:
+        sums.append(analysis)
+        return step_sums(analysis)
+
+    monkeypatch.setattr(describe, "step_sums", counted)
+    analysis = kernel_analysis(300, 3)
+    (recording,) = plan_recordings([analysis], Content(detail="kernels"), {})
+    blocks = list(recording.blocks())
+    assert sum(map(len, blocks)) == recording.spans > 300 * 5
+    assert sum(len(block.templates) for block in blocks) < 300 + 30
+    assert len(sums) == 1
 
 
 def test_training_steps_have_phases() -> None:

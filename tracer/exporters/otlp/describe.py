@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracer.analysis import BUCKETS, GROUPS, Analysis
 from tracer.exporters.json_report import all_notes, plain
@@ -62,25 +63,49 @@ def _breakdown(analysis: Analysis) -> Values:
     }
 
 
-def step_values(analysis: Analysis, first: int, count: int) -> Values:
-    """Attributes of a span that stands for `count` steps from `first` on."""
-    rows = analysis.steps.iloc[first : first + count]
-    batch = rows["batch"].iloc[0] if rows["batch"].nunique() == 1 else -1
-    tokens, busy = rows["tokens"].to_numpy(), rows["busy_ns"].to_numpy()
-    walls = rows["wall_ns"].to_numpy()
-    return {
-        "tracer.step": first,
-        "tracer.step.name": str(rows["name"].iloc[0]) or None,
-        "tracer.step.source": str(rows["source"].iloc[0]) or None,
-        "tracer.step.warmup": bool(rows["warmup"].any()),
-        "tracer.step.batch": int(batch) if batch >= 0 else None,
-        "tracer.step.tokens": int(tokens.sum()) if (tokens >= 0).all() else None,
-        "tracer.wall_ns": int(walls.sum()),
-        "tracer.busy_ns": int(busy.sum()) if (busy >= 0).all() else None,
-        "tracer.count": count,
-        **_range_values(first, walls.tolist()),
-        **_step_breakdown(analysis, first, count),
-    }
+class StepFacts:
+    """What the report says of steps. Columns are read once, since a run can have thousands."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        steps = analysis.steps
+        self._texts = {
+            name: steps[name].astype(str).tolist() for name in ("name", "source", "phase")
+        }
+        numbers = ("wall_ns", "busy_ns", "batch", "tokens", "warmup")
+        self._numbers = {name: steps[name].to_numpy() for name in numbers}
+        self._sums = step_sums(analysis) if analysis.accounted else None
+
+    def phase(self, step: int) -> str:
+        return self._texts["phase"][step]
+
+    def values(self, first: int, count: int) -> Values:
+        """Attributes of a span that stands for `count` steps from `first` on."""
+        rows = {name: column[first : first + count] for name, column in self._numbers.items()}
+        batch, walls = set(rows["batch"].tolist()), rows["wall_ns"].tolist()
+        return {
+            "tracer.step": first,
+            "tracer.step.name": self._texts["name"][first] or None,
+            "tracer.step.source": self._texts["source"][first] or None,
+            "tracer.step.warmup": bool(rows["warmup"].any()),
+            "tracer.step.batch": min(batch) if len(batch) == 1 and min(batch) >= 0 else None,
+            "tracer.step.tokens": _sum_of_known(rows["tokens"]),
+            "tracer.wall_ns": sum(walls),
+            "tracer.busy_ns": _sum_of_known(rows["busy_ns"]),
+            "tracer.count": count,
+            **_range_values(first, walls),
+            **self._breakdown(first, count),
+        }
+
+    def _breakdown(self, first: int, count: int) -> Values:
+        if self._sums is None:
+            return {}
+        sums = self._sums[first : first + count].sum(axis=0).tolist()
+        return {f"tracer.{group}_ns": ns for group, ns in zip(GROUPS, sums, strict=True)}
+
+
+def _sum_of_known(numbers: NDArray[np.int64]) -> int | None:
+    """The sum, where none is unknown (negative)."""
+    return int(numbers.sum()) if bool((numbers >= 0).all()) else None
 
 
 def _range_values(first: int, walls_ns: list[int]) -> Values:
@@ -93,13 +118,6 @@ def _range_values(first: int, walls_ns: list[int]) -> Values:
         "tracer.step.slowest": first + walls_ns.index(longest),
         "tracer.longest_ns": longest,
     }
-
-
-def _step_breakdown(analysis: Analysis, first: int, count: int) -> Values:
-    if not analysis.accounted:
-        return {}
-    sums = step_sums(analysis)[first : first + count].sum(axis=0).tolist()
-    return {f"tracer.{group}_ns": ns for group, ns in zip(GROUPS, sums, strict=True)}
 
 
 def bucket_values(code: int) -> Values:

@@ -235,8 +235,11 @@ def _gap_extents(
     """Number and place of the gaps behind each idle entry; without gaps, the step itself."""
     run = bool((step == RUN).any())
     known = _gaps_by_place(analysis, steps, run)
+    window = (-1, analysis.window.start_ns, analysis.window.end_ns)
+    start, end = step_extents(analysis, steps)
+    whole = [(-1, *extent) for extent in zip(start.tolist(), end.tolist(), strict=True)]
     found = [
-        known.get(place) or (-1, *_step_extent(analysis, steps, place[0]))
+        known.get(place) or (window if place[0] < 0 else whole[place[0]])
         for place in zip(step.tolist(), bucket.tolist(), strict=True)
     ]
     count, first, last = np.array(found, dtype=np.int64).T
@@ -266,17 +269,11 @@ def _gaps_by_place(
     )
 
 
-def _step_extent(analysis: Analysis, steps: StepNodes, node: int) -> tuple[int, int]:
-    window = analysis.window
-    return (window.start_ns, window.end_ns) if node < 0 else step_extent(analysis, steps, node)
-
-
-def step_extent(analysis: Analysis, steps: StepNodes, node: int) -> tuple[int, int]:
-    """Start and end of a step span."""
+def step_extents(analysis: Analysis, steps: StepNodes) -> tuple[Ints, Ints]:
+    """Start and end of each step span."""
     start = analysis.steps["start_ns"].to_numpy()
-    wall = analysis.steps["wall_ns"].to_numpy()
-    first, last = int(steps.first[node]), int(steps.first[node] + steps.count[node] - 1)
-    return int(start[first]), int(start[last] + wall[last])
+    end = start + analysis.steps["wall_ns"].to_numpy()
+    return start[steps.first], end[steps.first + steps.count - 1]
 
 
 def _fold_tail(cells: Cells, leaves: Nodes | None, most: int) -> Nodes | None:

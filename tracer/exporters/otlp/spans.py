@@ -6,7 +6,7 @@ takes any span that has it for a model call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,14 +18,14 @@ from tracer.exporters.otlp.cells import Ints, Sums
 from tracer.exporters.otlp.context import Context
 from tracer.exporters.otlp.describe import (
     KernelFacts,
+    StepFacts,
     Values,
     bucket_values,
     finding_event,
     run_attributes,
     run_name,
-    step_values,
 )
-from tracer.exporters.otlp.layout import Layout, Nodes, step_extent
+from tracer.exporters.otlp.layout import Layout, Nodes, step_extents
 from tracer.exporters.otlp.names import bucket_name
 from tracer.exporters.otlp.requests import Request, requests_of_steps
 from tracer.exporters.otlp.wire import Ids, SpanBlock
@@ -178,13 +178,13 @@ def _requests(maker: SpanMaker) -> Iterator[SpanBlock]:
 def _steps(maker: SpanMaker) -> SpanBlock:
     """Steps; below the request when a step served only one, else linked to all it served."""
     steps, place = maker.layout.steps, maker.place
-    extents = [step_extent(maker.analysis, steps, node) for node in range(len(steps))]
+    facts, (start, end) = StepFacts(maker.analysis), step_extents(maker.analysis, steps)
+    extents = list(zip(start.tolist(), end.tolist(), strict=True))
     served = requests_of_steps(maker.requests, extents)
-    start, end = np.array(extents, dtype=np.int64).T
     run = place.id("run")
     parents = [place.id("request", rows[0]) if len(rows) == 1 else run for rows in served]
     return SpanBlock(
-        [_step_template(maker, node, rows) for node, rows in enumerate(served)],
+        [_step_template(maker, facts, node, rows) for node, rows in enumerate(served)],
         np.arange(len(steps)),
         maker.step_ids(),
         np.array(parents, dtype=np.uint64),
@@ -194,10 +194,10 @@ def _steps(maker: SpanMaker) -> SpanBlock:
     )
 
 
-def _step_template(maker: SpanMaker, node: int, served: Sequence[int]) -> bytes:
+def _step_template(maker: SpanMaker, facts: StepFacts, node: int, served: Sequence[int]) -> bytes:
     steps = maker.layout.steps
     first, count = int(steps.first[node]), int(steps.count[node])
-    phase = str(maker.analysis.steps["phase"].iloc[first])
+    phase = facts.phase(first)
     name = f"{phase} step" if phase else "step"
     links = list(maker.place.links)
     if len(served) > 1:
@@ -207,7 +207,7 @@ def _step_template(maker: SpanMaker, node: int, served: Sequence[int]) -> bytes:
         {
             **maker.level("step"),
             "tracer.phase": phase or None,
-            **step_values(maker.analysis, first, count),
+            **facts.values(first, count),
         },
         extra=_links(links),
     )
@@ -237,13 +237,14 @@ def _outside(maker: SpanMaker) -> SpanBlock:
 def _directions(maker: SpanMaker, nodes: Nodes) -> SpanBlock:
     """Forward, backward and the like inside the steps of a training."""
     layout, first = maker.layout, nodes.groups.first
-    codes: list[int] = layout.cells.direction[first].tolist()
-    names = [layout.cells.directions[code] or "undirected" for code in codes]
-    templates = [
-        pb.span_template(name, {**maker.level("phase"), "tracer.phase": name}) for name in names
-    ]
+    made = _templates(layout.cells.direction[first], lambda code: _direction_template(maker, code))
     parents = maker.ids_of_steps(layout.step_of_cell[first])
-    return _summed(templates, maker.node_ids("phase", nodes), parents, nodes.sums)
+    return _summed(made, maker.node_ids("phase", nodes), parents, nodes.sums)
+
+
+def _direction_template(maker: SpanMaker, code: int) -> bytes:
+    name = maker.layout.cells.directions[code] or "undirected"
+    return pb.span_template(name, {**maker.level("phase"), "tracer.phase": name})
 
 
 def _step_blocks(maker: SpanMaker, nodes: Nodes) -> SpanBlock:
@@ -252,8 +253,8 @@ def _step_blocks(maker: SpanMaker, nodes: Nodes) -> SpanBlock:
         parents = maker.ids_of_steps(layout.step_of_cell[first])
     else:
         parents = maker.node_ids("phase", above)[above.groups.of_row[first]]
-    templates = [_block_template(maker, code) for code in layout.block_of_cell[first].tolist()]
-    return _summed(templates, maker.node_ids("block", nodes), parents, nodes.sums)
+    made = _templates(layout.block_of_cell[first], lambda code: _block_template(maker, code))
+    return _summed(made, maker.node_ids("block", nodes), parents, nodes.sums)
 
 
 def _block_template(maker: SpanMaker, code: int) -> bytes:
@@ -275,15 +276,15 @@ def _block_template(maker: SpanMaker, code: int) -> bytes:
 def _summaries(maker: SpanMaker, nodes: Nodes) -> SpanBlock:
     """On the run: one span for each bucket, over all steps."""
     kinds = maker.layout.cells.kinds
-    buckets = kinds.bucket[maker.layout.cells.kind[nodes.groups.first]].tolist()
-    templates = [
-        pb.span_template(
-            f"all steps: {bucket_name(code)}", {**maker.level("block"), **bucket_values(code)}
-        )
-        for code in buckets
-    ]
+    buckets = kinds.bucket[maker.layout.cells.kind[nodes.groups.first]]
+    made = _templates(buckets, lambda code: _summary_template(maker, code))
     run = np.full(len(nodes), maker.place.id("run"), dtype=np.uint64)
-    return _summed(templates, maker.node_ids("summary", nodes), run, nodes.sums)
+    return _summed(made, maker.node_ids("summary", nodes), run, nodes.sums)
+
+
+def _summary_template(maker: SpanMaker, code: int) -> bytes:
+    values = {**maker.level("block"), **bucket_values(code)}
+    return pb.span_template(f"all steps: {bucket_name(code)}", values)
 
 
 # kernels --------------------------------------------------------------------------------------
@@ -301,7 +302,8 @@ def _leaves(maker: SpanMaker, nodes: Nodes) -> SpanBlock:
     templates = [
         _leaf_template(maker, facts, kind, alike) for kind, alike in zip(kinds, names, strict=True)
     ]
-    return _summed(templates, maker.node_ids("leaf", nodes), parents, nodes.sums)
+    made = (templates, np.arange(len(templates)))
+    return _summed(made, maker.node_ids("leaf", nodes), parents, nodes.sums)
 
 
 def _holders(nodes: Nodes | None) -> Nodes:
@@ -360,14 +362,10 @@ def _kernel_templates(maker: SpanMaker, kinds: list[int]) -> list[bytes]:
 def _idle(maker: SpanMaker) -> SpanBlock:
     """Idle time by cause."""
     idle = maker.layout.idle
+    templates, template = _templates(idle.bucket, lambda code: _idle_template(maker, code))
     return SpanBlock(
-        [
-            pb.span_template(
-                f"idle: {BUCKETS[code][1]}", {**maker.level("idle"), **bucket_values(code)}
-            )
-            for code in idle.bucket.tolist()
-        ],
-        np.arange(len(idle)),
+        templates,
+        template,
         maker.place.ids(f"idle/{maker.layout.level}", np.arange(len(idle))),
         maker.ids_of_steps(idle.step),
         idle.first_ns,
@@ -379,6 +377,17 @@ def _idle(maker: SpanMaker) -> SpanBlock:
             "tracer.charged_ns": idle.ns,
         },
     )
+
+
+def _idle_template(maker: SpanMaker, code: int) -> bytes:
+    values = {**maker.level("idle"), **bucket_values(code)}
+    return pb.span_template(f"idle: {BUCKETS[code][1]}", values)
+
+
+def _templates(codes: Ints, make: Callable[[int], bytes]) -> tuple[list[bytes], Ints]:
+    """The template of each code, made once, and where each row's is among them."""
+    distinct, place = np.unique(codes, return_inverse=True)
+    return [make(code) for code in distinct.tolist()], place
 
 
 def single(
@@ -397,11 +406,14 @@ def single(
     )
 
 
-def _summed(templates: Sequence[bytes], span_ids: Ids, parents: Ids, sums: Sums) -> SpanBlock:
+def _summed(
+    made: tuple[Sequence[bytes], Ints], span_ids: Ids, parents: Ids, sums: Sums
+) -> SpanBlock:
     """Spans that stand for several pieces of work, from the first start to the last end."""
+    templates, template = made
     return SpanBlock(
         templates,
-        np.arange(len(templates)),
+        template,
         span_ids,
         parents,
         sums.first_ns,
