@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from tracer.analyzers.collecting import device_part_cut
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.gaps import Gaps
 from tracer.analyzers.intervals import NONE
-from tracer.analyzers.steps.finder import HostStep
+from tracer.analyzers.tables import checking_drafts
 from tracer.analyzers.wording import milliseconds
 from tracer.events import Note
 
@@ -16,7 +17,7 @@ from tracer.events import Note
 _LITTLE_IDLE = 0.05
 
 
-def integrity_notes(work: Work, steps: list[HostStep], gaps: Gaps) -> tuple[Note, ...]:
+def integrity_notes(work: Work, steps: pd.DataFrame, gaps: Gaps) -> tuple[Note, ...]:
     """Notes on what was recorded and what was not."""
     notes = [
         *_device_notes(work),
@@ -94,7 +95,15 @@ def _clock_notes(work: Work) -> list[Note]:
     return [Note("trace.clock_error", text, int(wrong.size), detail)]
 
 
-def _step_notes(steps: list[HostStep]) -> list[Note]:
-    if steps:
+def _step_notes(steps: pd.DataFrame) -> list[Note]:
+    if not len(steps):
+        said = "no step was recognised: the window is reported as one step"
+        return [Note("trace.no_steps", said)]
+    count = int(checking_drafts(steps).sum())
+    if not count:
         return []
-    return [Note("trace.no_steps", "no step was recognised: the window is reported as one step")]
+    text = (
+        f"{count} decode steps take several tokens a sequence, as those that check the tokens of a "
+        "draft do: how many of them were kept is not recorded, so decode has no tokens a second"
+    )
+    return [Note("trace.drafted_tokens", text, count)]

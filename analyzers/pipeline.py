@@ -194,7 +194,7 @@ def assemble(context: Context) -> Analysis:
         notes=work.trace.notes
         + work.notes
         + tuple(context.attribution.notes)
-        + integrity_notes(work, plan.host if plan.found else [], context.gaps),
+        + integrity_notes(work, steps if plan.found else steps[:0], context.gaps),
         observer=(observer := observe(work.trace, steps, charges)),
         observer_reason=not_observed(work.trace, observer),
     )

@@ -167,7 +167,8 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
     wall = steps["wall_ns"].to_numpy()[rows]
     tokens = steps["tokens"].to_numpy()[rows]
     rate = None
-    if rows.size and bool((tokens >= 0).all()) and int(wall.sum()) > 0:
+    known = bool((tokens >= 0).all()) and not bool(checking_drafts(steps.iloc[rows]).any())
+    if rows.size and known and int(wall.sum()) > 0:
         rate = float(tokens.sum() * 1e9 / wall.sum())
     return Phase(
         name=name or "step",
@@ -181,6 +182,13 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
         tokens_per_second=rate,
         warmup_steps=int((chosen & ~steady).sum()),
     )
+
+
+def checking_drafts(steps: pd.DataFrame) -> Flags:
+    """Which steps decode several tokens a sequence: some of them may be thrown away."""
+    counted = steps["source"].isin(["root_call", "engine"]) & (steps["batch"] > 0)
+    drafted = counted & (steps["phase"] == "decode") & (steps["tokens"] > steps["batch"])
+    return drafted.to_numpy(dtype=bool)
 
 
 def percentile(wall: Longs, percent: int) -> int | None:

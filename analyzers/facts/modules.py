@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -96,13 +97,22 @@ def _from_ranges(trace: Trace, host: Host) -> ModuleTree:
     return ModuleTree(
         paths,
         [types[path] for path in paths],
-        np.array([_parent_row(path, row_of) for path in paths], dtype=np.int32),
+        np.array(
+            [NONE if is_further_root(p, types[p]) else _parent_row(p, row_of) for p in paths],
+            dtype=np.int32,
+        ),
         take(own, around),
         around,
         own,
         frozenset(listed),
         _first_events(own, len(paths)),
     )
+
+
+def is_further_root(path: str, kind: str) -> bool:
+    """Whether this is another model beside the first, whose path is empty: the recorder calls it
+    after its class, with a number where several are of one class."""
+    return path.startswith(kind) and re.fullmatch(r"(_\d+)?", path.removeprefix(kind)) is not None
 
 
 def _first_events(own: Longs, size: int) -> Longs:

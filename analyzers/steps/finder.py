@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import BACKWARD_NODE, Host, Launches
+from tracer.analyzers.facts.modules import is_further_root
 from tracer.analyzers.intervals import NONE, Longs, lookup
 from tracer.analyzers.names.engine_names import parse_engine_range
+from tracer.analyzers.steps.call_phases import call_phases
 from tracer.analyzers.steps.phases import content_facts
 from tracer.events import Trace
 
@@ -234,27 +236,16 @@ def _live_calls(trace: Trace) -> list[_Call]:
     threads = _thread_rows(trace, table["thread"].to_numpy())
     calls: list[_Call] = []
     pending: dict[int, int] = {}
-    for row, thread in zip(table.to_dict("records"), threads.tolist(), strict=True):
+    rows = zip(table.to_dict("records"), threads.tolist(), call_phases(table), strict=True)
+    for row, thread, phase in rows:
         start = pending.pop(thread, row["start_ns"])
         if row["part"] == "encoder" and row["generation"] >= 0:
             pending[thread] = start
             continue
-        phase = call_phase(row["tokens"], row["cached"], row["graded"], row["generation"])
-        calls.append(
-            _Call(row["type"], start, row["end_ns"], thread, row["batch"], row["tokens"], phase)
-        )
+        # Another model beside the first has a name of its own.
+        name = row["root"] if is_further_root(row["root"], row["type"]) else row["type"]
+        calls.append(_Call(name, start, row["end_ns"], thread, row["batch"], row["tokens"], phase))
     return calls
-
-
-def call_phase(tokens: int, cached: int, graded: int, generation: int) -> str:
-    """The phase of a call of a root, from what the recorder saw of it."""
-    if graded == 1:
-        return "forward"
-    if cached == 1 and tokens == 1:
-        return "decode"
-    if cached == 1 or (cached == 0 and tokens >= 1) or generation >= 0:
-        return "prefill"
-    return "forward"
 
 
 def _module_calls(trace: Trace, host: Host) -> list[_Call]:

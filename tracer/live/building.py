@@ -154,11 +154,10 @@ def _phases(calls: pd.DataFrame, rows: Longs) -> list[str]:
     """The phase of these calls; of one beyond the last that of the last."""
     if not len(rows) or not len(calls):
         return [""] * len(rows)
-    from tracer.analyzers.steps.finder import call_phase
+    from tracer.analyzers.steps.call_phases import call_phases
 
-    chosen = calls.iloc[np.minimum(rows, len(calls) - 1)]
-    facts = zip(*(chosen[c] for c in ("tokens", "cached", "graded", "generation")), strict=True)
-    return [call_phase(*map(int, values)) for values in facts]
+    phases = call_phases(calls)
+    return [phases[row] for row in np.minimum(rows, len(calls) - 1).tolist()]
 
 
 def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame) -> Trace:
