@@ -28,7 +28,7 @@ import torch
 from torch.nn import functional
 
 from tracer.collectors import torch_private
-from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
+from tracer.collectors.compiling.outside_compiled import OutsideCompiled
 from tracer.events import SIDE_TABLES, make_table, text_column
 
 # Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.
@@ -72,25 +72,30 @@ class AttentionCalls:
         self._active = False
 
     def start(self) -> None:
-        """Begin to note. Where code that calls attention was compiled before, nothing is: it would
-        compile again."""
-        if compiled_code_checks(_NAME):
-            return
+        """Begin to note. Where code that calls attention was compiled before and would see it,
+        nothing is: it would compile again."""
         original = getattr(functional, _NAME)
         watched = self._watched(original)
         keep_scripts = torch_private.as_builtin(watched, original)
         if keep_scripts is None:
             return
+        self._undo.append(keep_scripts)
 
-        def restore() -> None:
-            self._active = False  # a program may have taken the patch for itself
+        def put_on() -> None:
+            if getattr(functional, _NAME) is original:
+                setattr(functional, _NAME, watched)
+
+        def take_off() -> None:
             if getattr(functional, _NAME) is watched:
                 setattr(functional, _NAME, original)
-            keep_scripts()
 
-        setattr(functional, _NAME, watched)
-        self._undo = [restore, before_compiling(restore)]
-        self._active = True
+        outside = OutsideCompiled(put_on, take_off)
+        if outside.start(_NAME):
+            self._undo += [self._stop, outside.close]
+            self._active = True
+
+    def _stop(self) -> None:
+        self._active = False  # a program may have taken the patch for itself
 
     def close(self) -> None:
         """Undo every change, the last first."""

@@ -92,6 +92,11 @@ def _of_calls() -> list[Interface]:
             "torch.compile may compile the hook itself where it would have compiled nothing",
         ),
         Interface(
+            "torch._C._dynamo.eval_frame.set_eval_frame",
+            _eval_frame_functions() is not None,
+            "calls of attention are not noted once something was compiled",
+        ),
+        Interface(
             "torch.jit._builtins._get_builtin_table",
             _builtin_table() is not None,
             "calls of attention are not noted: refused kernels are told from shapes alone",
@@ -285,6 +290,32 @@ def _is_transformed() -> bool:
     peek = getattr(functorch, "peek_interpreter_stack", None)
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     return bool((peek is not None and peek() is not None) or (modes is not None and modes()))
+
+
+class CompiledSwitch(NamedTuple):
+    """How a thread tells Dynamo that compiled code begins or ends."""
+
+    module: ModuleType  # its callers take the function from here
+    set: Callable[[Any], Any]  # None: it ends; anything else: it begins; answers what was before
+    current: Callable[[], Any]  # what this thread has set
+
+
+def _eval_frame_functions() -> tuple[Callable[[Any], Any], Callable[[], Any]] | None:
+    try:
+        from torch._C._dynamo.eval_frame import get_eval_frame_callback, set_eval_frame
+    except ImportError:
+        return None
+    return set_eval_frame, get_eval_frame_callback
+
+
+def compiled_switch() -> CompiledSwitch | None:
+    """None where Dynamo is not loaded, this torch has no such functions, or one is replaced."""
+    module, functions = sys.modules.get("torch._dynamo.eval_frame"), _eval_frame_functions()
+    if module is None or functions is None:
+        return None
+    if getattr(module, "set_eval_frame", None) is not functions[0]:
+        return None
+    return CompiledSwitch(module, *functions)
 
 
 def compiled_guards() -> list[str] | None:

@@ -68,6 +68,7 @@ def _torch_faults() -> list[str]:
         return []
     profiler = torch.autograd.profiler
     module = torch.nn.Module
+    switch = torch._C._dynamo.eval_frame.set_eval_frame
     faults = {
         "nn.Module.__call__ is patched": module.__call__ is not module._wrapped_call_impl,
         "a profiler runs": profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled(),
@@ -75,5 +76,11 @@ def _torch_faults() -> list[str]:
             type(getattr(profiler, name)).__name__.startswith("builtin")
             for name in ("_prepare_profiler", "_enable_profiler")
         ),
+        "attention is patched": torch.nn.functional.scaled_dot_product_attention
+        is not torch._C._nn.scaled_dot_product_attention,
+        "the compiler's switch is patched": getattr(
+            sys.modules.get("torch._dynamo.eval_frame"), "set_eval_frame", switch
+        )
+        is not switch,
     }
     return [fault for fault, is_there in faults.items() if is_there]

@@ -11,26 +11,44 @@ import torch
 from tracer.collectors import torch_private
 
 
-def before_compiling(undo: Callable[[], None]) -> Callable[[], None]:
-    """Call `undo` before anything is compiled; returns what ends that."""
+def _nothing() -> None:
+    pass
+
+
+def before_compiling(
+    undo: Callable[[], None], after: Callable[[], None] = _nothing
+) -> Callable[[], None]:
+    """Call `undo` before anything is compiled and `after` when it is; returns what ends that."""
 
     def compiling(*args: Any) -> None:
         undo()
 
+    def compiled(*args: Any) -> None:
+        after()
+
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
     if handler is None:
-        return _around_compile(undo)
+        return _around_compile(undo, after)
     handler.register_start_callback(compiling)
-    return lambda: _forget(handler.start_callbacks, compiling)
+    handler.register_end_callback(compiled)
+
+    def forget() -> None:
+        _forget(handler.start_callbacks, compiling)
+        _forget(handler.end_callbacks, compiled)
+
+    return forget
 
 
-def _around_compile(undo: Callable[[], None]) -> Callable[[], None]:
+def _around_compile(undo: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
     """Dynamo is not even loaded: whatever compiles comes through `torch.compile` first."""
     original = torch.compile
 
     def compile_(*args: Any, **kwargs: Any) -> Any:
         undo()
-        return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            after()
 
     def restore() -> None:
         if torch.compile is compile_:

@@ -28,7 +28,12 @@ from tracer.collectors import (
     wait_lines,
 )
 from tracer.collectors.attention_facts import AttentionCalls
-from tracer.collectors.compiling import compiled_graphs, generated_ranges
+from tracer.collectors.compiling import (
+    before_compiling,
+    compiled_graphs,
+    generated_ranges,
+    outside_compiled,
+)
 from tracer.collectors.compiling.compile_events import CompileEvents
 from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
@@ -532,10 +537,12 @@ def _keep_compiler_out() -> None:
     torch_private.keep_compiler_out(
         sys.modules[__name__],
         attention_facts,
+        before_compiling,
         compiled_graphs,
         device_steps,
         generated_ranges,
         graph_captures,
+        outside_compiled,
         run_facts,
         wait_lines,
     )

@@ -1,0 +1,132 @@
+"""A patch that compiled code must not see: in place only while no thread runs such code.
+
+Code that Dynamo compiled checks at each call that the functions it was made of are the same, and is
+compiled again where one is not. A thread tells by one function of Dynamo when it goes into such
+code and when it comes out: there the patch goes, and comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from tracer.collectors import torch_private
+from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
+
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+# A fork copies the lock as it is, without the thread that holds it.
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class OutsideCompiled:
+    """Keeps a patch in place wherever compiled code cannot see it, between `start` and `close`.
+
+    Both functions may be called in any state. Where Dynamo does not tell of its code, the patch
+    goes before the first compilation and stays away.
+    """
+
+    def __init__(self, put_on: Callable[[], None], take_off: Callable[[], None]) -> None:
+        self._put_on, self._take_off = put_on, take_off
+        self._switch: torch_private.CompiledSwitch | None = None
+        self._inside = 0  # entries into compiled code that have not ended, of all threads
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self, name: str) -> bool:
+        """Put the patch of a function in place; False, and nothing done, where code that was
+        compiled before would see it."""
+        self._follow()
+        if self._switch is None:
+            if compiled_code_checks(name):
+                return False
+            self._undo.append(before_compiling(self._hide, self._show))
+        self._put_on()
+        return True
+
+    def close(self) -> None:
+        """Take the patch off, and undo every change."""
+        with _lock:
+            self._switch = None
+            self._take_off()
+        while self._undo:
+            self._undo.pop()()
+
+    def _follow(self) -> None:
+        """Listen to Dynamo, once it is loaded and while no thread is in its code."""
+        switch = torch_private.compiled_switch()
+        if switch is None or switch.current() is not None or _runs_in(switch.module.__file__):
+            return
+        self._switch = switch
+        self._undo += [before_compiling(self._hide, self._show), self._watch(switch)]
+
+    def _watch(self, switch: torch_private.CompiledSwitch) -> Callable[[], None]:
+        module, original, current = switch
+
+        def set_eval_frame(callback: Any) -> Any:
+            # While a callback is set, a call of ours would be looked at by the compiler.
+            if callback is None:
+                prior = original(None)
+                if prior is not None:
+                    self._leave()
+                return prior
+            if current() is None:
+                self._enter()
+            return original(callback)
+
+        names = [name for name, value in vars(module).items() if value is original]
+        for name in names:
+            setattr(module, name, set_eval_frame)
+
+        def restore() -> None:
+            for name in names:
+                if getattr(module, name) is set_eval_frame:
+                    setattr(module, name, original)
+
+        return restore
+
+    def _enter(self) -> None:
+        with _lock:
+            self._inside += 1
+            self._take_off()
+
+    def _leave(self) -> None:
+        with _lock:
+            self._inside = max(0, self._inside - 1)  # one may have begun before all this
+            self._put_back()
+
+    def _hide(self) -> None:
+        with _lock:
+            self._take_off()
+
+    def _show(self) -> None:
+        if self._switch is None:
+            self._follow()
+        with _lock:
+            self._put_back()
+
+    def _put_back(self) -> None:
+        if self._switch is not None and not self._inside:
+            self._put_on()
+
+
+def _runs_in(file: str | None) -> bool:
+    """Whether a thread is in a function of this file, or in one that it called."""
+    return any(_has_frame_of(file, frame) for frame in sys._current_frames().values())
+
+
+def _has_frame_of(file: str | None, frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == file:
+            return True
+        frame = frame.f_back
+    return False
