@@ -15,7 +15,7 @@ from tracer.exporters.advice import (
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
 from tracer.exporters.costs import Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
-from tracer.exporters.levels import IDLE_PARTS, Level, unrecorded_ns
+from tracer.exporters.levels import IDLE_PARTS, Level
 from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
 from tracer.exporters.words import capital, level_words, pair_of, small
@@ -143,9 +143,8 @@ def _largest_unknown(analysis: Analysis) -> str | None:
 def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0:
         return _cpu_idle_advice(analysis, level)
-    unrecorded = unrecorded_ns(analysis, level)
-    cause, ns = _largest_cause(level, unrecorded)
-    if unrecorded > ns:
+    cause, ns = _largest_cause(level)
+    if level.unrecorded_ns > ns:
         return (
             "The GPU may have been busy with work from before the recording: begin it earlier, and "
             "judge by a later step"
@@ -172,10 +171,10 @@ def _paid_once(analysis: Analysis, cause: str, ns: int) -> str:
     return ""
 
 
-def _largest_cause(level: Level, unrecorded: int) -> tuple[str, int]:
+def _largest_cause(level: Level) -> tuple[str, int]:
     """The largest cause of the idle, what may not have been idle left out."""
     causes = {p: level.part_ns("overhead", p) for p in IDLE_PARTS if p != "profiler"}
-    causes["device"] -= unrecorded
+    causes["device"] -= level.unrecorded_ns
     return max(causes.items(), key=lambda item: item[1])
 
 

@@ -28,6 +28,7 @@ class Level:
     devices: int
     bucket_ns: NDArray[np.int64]
     middle: bool = False  # the step in the middle of those of its phase
+    unrecorded_ns: int = 0  # idle in which the device may have been busy with what has no rows
 
     @property
     def total_ns(self) -> int:
@@ -83,11 +84,11 @@ def bucket_sums(analysis: Analysis, steps: NDArray[np.bool_] | None = None) -> N
     return sums
 
 
-def unrecorded_ns(analysis: Analysis, level: Level) -> int:
-    """Idle of a level in which the device may have been busy with work that has no rows."""
+def unrecorded_sum(analysis: Analysis, steps: NDArray[np.bool_] | None = None) -> int:
+    """Idle in which the device may have been busy with what has no rows; of these steps alone."""
     gaps = analysis.gaps[analysis.gaps["unrecorded"].to_numpy()]
-    if level.phase is not None:
-        gaps = gaps[of_steps(gaps["step"].to_numpy(), steps_of(analysis, level.phase))]
+    if steps is not None:
+        gaps = gaps[of_steps(gaps["step"].to_numpy(), steps)]
     return int((gaps["end_ns"] - gaps["start_ns"]).sum())
 
 
@@ -111,7 +112,8 @@ def step_sums(analysis: Analysis) -> NDArray[np.int64]:
 def window_level(analysis: Analysis) -> Level:
     """The whole window."""
     window = analysis.window
-    return Level(None, 1, window.wall_ns, window.devices, bucket_sums(analysis))
+    sums, unrecorded = bucket_sums(analysis), unrecorded_sum(analysis)
+    return Level(None, 1, window.wall_ns, window.devices, sums, unrecorded_ns=unrecorded)
 
 
 def steps_of(analysis: Analysis, phase: str) -> NDArray[np.bool_]:
@@ -148,8 +150,9 @@ def has_steps(analysis: Analysis) -> bool:
 def _phase_level(analysis: Analysis, phase: str) -> Level:
     steps = steps_of(analysis, phase)
     wall_ns = int(analysis.steps["wall_ns"].to_numpy()[steps].sum())
-    sums = bucket_sums(analysis, steps)
-    return Level(phase, int(steps.sum()), wall_ns, analysis.window.devices, sums)
+    sums, unrecorded = bucket_sums(analysis, steps), unrecorded_sum(analysis, steps)
+    devices = analysis.window.devices
+    return Level(phase, int(steps.sum()), wall_ns, devices, sums, unrecorded_ns=unrecorded)
 
 
 def main_level(analysis: Analysis) -> Level:

@@ -14,7 +14,7 @@ from tracer.exporters.claims import (
     unknown_ns,
 )
 from tracer.exporters.format import duration_text, percent_text
-from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels, unrecorded_ns
+from tracer.exporters.levels import IDLE_PARTS, Level, main_level, phase_levels
 from tracer.exporters.light import light_sentences
 from tracer.exporters.names import inert
 from tracer.exporters.spread import find_spread, middle_level, spread_sentence
@@ -35,6 +35,8 @@ _INFLATION_RATIO = 1.05
 _HARDLY_LESS_RATIO = 0.7
 # The profiler's own idle is mentioned from this share on.
 _PROFILER_RATIO = 0.05
+# What may not have been idle is told from this share on.
+_UNRECORDED_RATIO = 0.05
 # The second phase gets a sentence from this share of the window on.
 _SECOND_PHASE_RATIO = 0.25
 # Causes that mean the device had to wait for the host.
@@ -54,7 +56,7 @@ def verdict(analysis: Analysis) -> str:
         spread = find_spread(analysis, level.phase)
         change = change_sentence(analysis, level, even=spread is None)
         shown = level if spread is None else middle_level(analysis, spread)
-        where = _where(shown, _unseen(analysis, level))
+        where = _where(shown)
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
         differ = "" if spread is None else spread_sentence(analysis, spread)
@@ -90,11 +92,11 @@ def _partial(analysis: Analysis) -> str:
     return f"Partial: {inert(reason).rstrip('.')}."
 
 
-def _unseen(analysis: Analysis, level: Level) -> bool:
+def _unseen(level: Level) -> bool:
     """Whether the device may have been busy in most of what looks idle, as in a recording that
     begins amid work."""
-    unrecorded = unrecorded_ns(analysis, level)
-    return unrecorded > 0 and unrecorded >= CAUSE_RATIO * level.idle_ns
+    worth_saying = level.unrecorded_ns >= _UNRECORDED_RATIO * level.total_ns
+    return worth_saying and level.unrecorded_ns >= CAUSE_RATIO * level.idle_ns > 0
 
 
 def _where_unseen(level: Level) -> str:
@@ -107,11 +109,11 @@ def _where_unseen(level: Level) -> str:
     return f"{text}; what {gpus.name} did in the rest is not recorded."
 
 
-def _where(level: Level, unseen: bool) -> str:
+def _where(level: Level) -> str:
     if level.devices == 0:
         return _where_on_cpu(level)
     largest = claims(level)[0]
-    if unseen and largest.kind == "idle":
+    if _unseen(level) and largest.kind == "idle":
         return _where_unseen(level)
     if not dominates(level, largest):
         return _nothing_dominates(level)
@@ -119,7 +121,7 @@ def _where(level: Level, unseen: bool) -> str:
         return _where_idle(level)
     if largest.part == "unattributed":
         return _unknown_work(level)
-    return _takes(level, largest, unseen)
+    return _takes(level, largest)
 
 
 def _where_idle(level: Level) -> str:
@@ -146,7 +148,7 @@ def _host_idle(level: Level) -> int:
     return sum(level.part_ns("overhead", part) for part in _HOST_CAUSES)
 
 
-def _takes(level: Level, claim: Claim, unseen: bool) -> str:
+def _takes(level: Level, claim: Claim) -> str:
     words, ratio = level_words(level), level.ratio(claim.ns)
     most = "most of" if ratio > 0.5 else "the largest share of"
     each = "" if words.subject == words.one else words.each
@@ -154,11 +156,11 @@ def _takes(level: Level, claim: Claim, unseen: bool) -> str:
     text += f"({percent_text(ratio)})"
     if not claim.part:
         text += f", {largest_part(level, claim.kind)}"
-    return f"{text}; {_runner_up(level, claim)}{_rest(level, unseen)}."
+    return f"{text}; {_runner_up(level, claim)}{_rest(level)}."
 
 
-def _rest(level: Level, unseen: bool) -> str:
-    if not unseen:
+def _rest(level: Level) -> str:
+    if not _unseen(level):
         return idle_clause(level)
     ratio = percent_text(level.ratio(level.idle_ns))
     return f"nothing recorded runs on {device_words(level).name} for {ratio} of the time"

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKETS, Analysis
+from tracer.analysis import BUCKET_CODE, BUCKETS, Analysis
 from tracer.exporters.advice import IDLE_NAMES
 from tracer.exporters.claims import GROUP_NAMES, part_name
 from tracer.exporters.format import duration_text, percent_text
-from tracer.exporters.levels import Level, bucket_sums, has_steps, steps_of
+from tracer.exporters.levels import Level, bucket_sums, has_steps, steps_of, unrecorded_sum
 from tracer.exporters.words import phase_words
 
 # Steps are uneven when their mean and their median are so far apart.
@@ -66,7 +66,8 @@ def middle_level(analysis: Analysis, spread: Spread) -> Level:
     chosen[spread.middle] = True
     wall_ns = int(analysis.steps["wall_ns"].to_numpy()[spread.middle])
     devices = analysis.window.devices
-    return Level(spread.phase, 1, wall_ns, devices, bucket_sums(analysis, chosen), middle=True)
+    sums, unrecorded = bucket_sums(analysis, chosen), unrecorded_sum(analysis, chosen)
+    return Level(spread.phase, 1, wall_ns, devices, sums, middle=True, unrecorded_ns=unrecorded)
 
 
 def spread_sentence(analysis: Analysis, spread: Spread) -> str:
@@ -131,7 +132,9 @@ def _mean_parts(
 ) -> NDArray[np.float64]:
     chosen = np.zeros(len(analysis.steps), dtype=np.bool_)
     chosen[spread.steps[which]] = True
-    means: NDArray[np.float64] = bucket_sums(analysis, chosen) / max(int(which.sum()), 1)
+    sums = bucket_sums(analysis, chosen)
+    sums[BUCKET_CODE["overhead", "device"]] -= unrecorded_sum(analysis, chosen)
+    means: NDArray[np.float64] = sums / max(int(which.sum()), 1)
     return means
 
 
