@@ -77,6 +77,40 @@ def test_idle_after_a_wait_is_the_waits_up_to_what_it_held() -> None:
     assert waits[0].cost_ns == pytest.approx(4_000_000, rel=0.02)
 
 
+def test_a_wait_on_an_idle_device_costs_what_it_held() -> None:
+    """Nothing was queued: without the wait the next launch comes so much earlier, and no more."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1_000)
+        for row in range(6):
+            begin = at + 5 + 60 * row
+            maker.launch("k", start=begin, run=(begin + 4, begin + 10), operator="aten::mm")
+        maker.host("runtime", "cudaEventSynchronize", at + 400, 3)
+        maker.launch("k", start=at + 460, run=(at + 464, at + 990), operator="aten::mm")
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    (wait,) = found(analysis, "sync.explicit")
+    assert (wait.cost_ns, wait.detail["blocked_ns"]) == (3 * 3_000, 3 * 3_000)
+
+
+def test_waits_without_a_launch_between_lost_the_host_their_time_together() -> None:
+    """A copy to pageable memory holds the host itself; what waits after it returns at once."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1_000)
+        maker.launch("k", start=at + 1, run=(at + 5, at + 300), operator="aten::mm")
+        maker.operator("aten::to", at + 10, 310)
+        maker.operator("aten::copy_", at + 11, 308)
+        maker.copy("device_to_host", 8, start=at + 12, run=(at + 300, at + 302), call_us=300)
+        maker.host("runtime", "cudaStreamSynchronize", at + 313, 4)
+        maker.launch("k", start=at + 400, run=(at + 405, at + 990), operator="aten::mm")
+    (wait,) = found(analyze(maker.build()), "sync.hidden")
+    assert wait.cost_ns is not None
+    assert wait.cost_ns > 3 * 20_000
+
+
 def test_a_wait_that_cost_no_idle_is_information() -> None:
     """Case 05 A: kernels run through the wait, the next starts 4 us after it."""
     maker = TraceMaker()

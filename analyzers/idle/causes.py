@@ -39,7 +39,8 @@ _SHORT_REST = 3
 
 def explain_idle(context: Context) -> Gaps:
     """Give each piece of idle its cause."""
-    view, side = GapView(context), HostSide(context)
+    view = GapView(context)
+    side = HostSide(view)
     parts = [
         _whole(view, view.unlinked, UNEXPLAINED),
         _whole(view, view.device_side, DEVICE),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.context import Context
 from tracer.analyzers.idle.thresholds import most_latency, usual_latency, usual_step
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, take, union
 
 # The first work of a stream waited behind other work from this share of a step on.
 _LONG_WAIT = 0.05
@@ -76,6 +76,13 @@ class GapView:
         begins_late = self.launch_start > self.begin
         first = self.late & ~self.by_graph & (self.launch != NONE) & begins_late
         return usual_latency(self.context.work, (self.finish - self.launch_start)[first])
+
+    @property
+    def idle(self) -> list[tuple[Longs, Longs]]:
+        """When each device was idle; where it may have been busy with what has no rows, it was."""
+        gaps, sure = self.gaps, ~self.unrecorded
+        of_device = [sure & (gaps.device == one) for one in np.unique(gaps.device)]
+        return [union(gaps.start_ns[mine], gaps.end_ns[mine]) for mine in of_device]
 
     def _whole_bounds(self) -> tuple[Longs, Longs]:
         """Start and end of the whole gap that each piece is part of."""

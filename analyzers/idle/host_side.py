@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import (
     ALLOCATOR,
     COMPILE,
@@ -19,8 +18,9 @@ from tracer.analyzers.gaps import (
     PROFILER,
     SYNC,
 )
+from tracer.analyzers.idle.gap_view import GapView
 from tracer.analyzers.idle.thresholds import usual_pace, usual_step
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, covered
 
 Ranges = tuple[Longs, Longs]
 
@@ -28,8 +28,9 @@ Ranges = tuple[Longs, Longs]
 class HostSide:
     """The host rows of one recording by what they do, its usual times, and the main thread."""
 
-    def __init__(self, context: Context) -> None:
-        self.work = context.work
+    def __init__(self, view: GapView) -> None:
+        context = view.context
+        self.work, self._idle = context.work, view.idle
         self.trace, self.host, self.calls = self.work.trace, self.work.host, self.work.calls
         of_event = self.trace.events["thread"].to_numpy()
         launching = of_event[self.work.launches.launching]
@@ -52,8 +53,22 @@ class HostSide:
 
     def next_launch(self, time: Longs) -> Longs:
         """The start of the first launch at or after each time; none is never."""
-        starts = self.trace.start_ns[self.work.launches.launching]
-        return np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(starts, time)]
+        starts = np.append(self._launch_starts, np.iinfo(np.int64).max)
+        return starts[np.searchsorted(self._launch_starts, time)]
+
+    def launches_before(self, time: Longs) -> Longs:
+        """How many launches began until each time."""
+        count: Longs = np.searchsorted(self._launch_starts, time, side="right")
+        return count
+
+    @cached_property
+    def _launch_starts(self) -> Longs:
+        return self.trace.start_ns[self.work.launches.launching]
+
+    def all_idle(self, start: Longs, end: Longs) -> Longs:
+        """For how much of each interval no device works."""
+        each = [covered(start, end, *idle) for idle in self._idle]
+        return np.min(each, axis=0, initial=np.iinfo(np.int64).max) if each else start * 0
 
     @cached_property
     def launches_inside(self) -> NDArray[np.bool_]:

@@ -31,8 +31,8 @@ def thread_segments(side: HostSide, thread: int) -> Segments:
 
 def _drain(side: HostSide, segments: Segments, thread: int) -> Longs:
     """The segments that a wait is to blame for. After it the queue is empty: up to the usual pace
-    of launches, and where nothing else is recorded up to the time it held the host, which that much
-    would have run ahead without it. The blame ends at the next launch."""
+    of launches, and where nothing else is recorded further, but no longer than the host would have
+    run ahead without it. The blame ends at the next launch."""
     trace, pace = side.trace, side.pace_ns
     waits = np.flatnonzero(side.calls.blocking & (trace.events["thread"].to_numpy() == thread))
     if not waits.size:
@@ -40,9 +40,9 @@ def _drain(side: HostSide, segments: Segments, thread: int) -> Longs:
     waits = waits[np.argsort(trace.end_ns[waits], kind="stable")]
     begin = trace.end_ns[waits]
     limit = np.minimum(side.next_launch(begin), np.append(begin[1:], NEVER))
-    stop = np.minimum(begin + pace, np.maximum(limit, begin))
-    held = np.where(limit == NEVER, 0, trace.end_ns[waits] - trace.start_ns[waits])
-    far = np.minimum(begin + np.maximum(held, pace), np.maximum(limit, begin))
+    limit = np.where(limit == NEVER, begin, np.maximum(limit, begin))
+    far = np.minimum(begin + _run_ahead(side, waits), limit)
+    stop = np.minimum(begin + pace, far)
     segments.cut_at(merged_times(begin, stop, far))
     place, wait = places_between(*np.searchsorted(segments.start_ns, [begin, far]))
     owner = segments.event[place]
@@ -50,6 +50,17 @@ def _drain(side: HostSide, segments: Segments, thread: int) -> Longs:
     drained: Longs = place[blamed]
     segments.event[drained] = waits[wait[blamed]]
     return drained
+
+
+def _run_ahead(side: HostSide, waits: Longs) -> Longs:
+    """How far the host would be without these waits, in order of time: what they held it while a
+    device worked, those since the last launch together. On an idle device a wait drains nothing."""
+    start, end = side.trace.start_ns[waits], side.trace.end_ns[waits]
+    held = np.cumsum(end - start - side.all_idle(start, end))
+    launches = side.launches_before(start)
+    first = np.searchsorted(launches, launches)
+    ahead: Longs = held - np.append(0, held[:-1])[first]
+    return ahead
 
 
 def _causes(side: HostSide, segments: Segments) -> NDArray[np.int8]:
