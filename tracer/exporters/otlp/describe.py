@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from tracer.exporters.otlp.resource import device_attributes, device_uuid
 from tracer.findings import Finding
 
 Values = dict[str, pb.Value | None]
+_MAX_EVENT_BYTES = 1 << 20  # of one span, all together: a quarter of what receivers take at once
+_MAX_LISTED = 100  # steps of a finding: a run can have thousands, and a viewer shows all of a list
 
 
 def run_name(analysis: Analysis) -> str:
@@ -177,6 +180,14 @@ def fact(value: Any) -> pb.Value | None:
     return json.dumps(cleaned, ensure_ascii=False, sort_keys=True)
 
 
+def finding_events(analysis: Analysis) -> tuple[list[bytes], int]:
+    """The findings as events, the costliest first, and how many found no room: a receiver takes
+    the run span whole or not at all."""
+    made = [finding_event(finding, analysis) for finding in analysis.findings]
+    kept = sum(size <= _MAX_EVENT_BYTES for size in accumulate(map(len, made)))
+    return made[:kept], len(made) - kept
+
+
 def finding_event(finding: Finding, analysis: Analysis) -> bytes:
     """A finding as an event, at the time of its costliest evidence."""
     starts, where = analysis.trace.start_ns, finding.where
@@ -189,7 +200,8 @@ def finding_event(finding: Finding, analysis: Analysis) -> bytes:
         "tracer.finding.ratio": finding.ratio,
         "tracer.finding.gain_ns": finding.gain_ns,
         "tracer.finding.advice": finding.advice or None,
-        "tracer.finding.steps": finding.steps or None,
+        "tracer.finding.steps": finding.steps[:_MAX_LISTED] or None,
+        "tracer.finding.step_count": len(finding.steps) or None,
         "code.file.path": where.file,
         "code.line.number": where.line,
         "code.function.name": where.function,

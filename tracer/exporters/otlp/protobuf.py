@@ -97,6 +97,11 @@ def event(name: str, time_ns: int, values: Mapping[str, Value | None]) -> bytes:
     return block(11, body)
 
 
+def dropped_events(count: int) -> bytes:
+    """A `Span.dropped_events_count` field; nothing for none."""
+    return number_field(12, count) if count else b""
+
+
 def link(trace_id: bytes, span_id: bytes, values: Mapping[str, Value | None], flags: int) -> bytes:
     """A `Span.links` field."""
     body = block(1, trace_id) + block(2, span_id) + attributes(4, values)

@@ -21,7 +21,7 @@ from tracer.exporters.otlp.describe import (
     StepFacts,
     Values,
     bucket_values,
-    finding_event,
+    finding_events,
     run_attributes,
     run_name,
 )
@@ -122,13 +122,13 @@ def make_spans(maker: SpanMaker) -> Iterator[SpanBlock]:
 def _run(maker: SpanMaker) -> SpanBlock:
     analysis, place = maker.analysis, maker.place
     flags, above = parent_of(place.parent, place.root)
-    events = [finding_event(finding, analysis) for finding in analysis.findings]
+    events, left_out = finding_events(analysis)
     template = pb.span_template(
         run_name(analysis),
         {**maker.level("run"), **run_attributes(analysis), **_folding(maker)},
         flags=flags,
         trace_state=place.parent.state if place.parent is not None else "",
-        extra=[*events, *_links(place.links)],
+        extra=[*events, pb.dropped_events(left_out), *_links(place.links)],
     )
     window = analysis.window
     return single(template, place.id("run"), above, window.start_ns, window.end_ns)
