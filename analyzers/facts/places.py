@@ -4,15 +4,15 @@ live, modules, operators."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.events import Trace
 from tracer.findings import Where
 
 _FRAME = re.compile(r"(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
@@ -45,11 +45,13 @@ def parse_frame(name: str) -> Where | None:
     return Where(file=match["file"], line=int(match["line"]), function=match["function"])
 
 
+@lru_cache(maxsize=4096)
 def without_folder(file: str) -> str:
     """A file of an installed package by its name in it, as the profiler's own frames name it."""
     return re.split(r"[/\\](?:site|dist)-packages[/\\]", file)[-1]
 
 
+@lru_cache(maxsize=65536)
 def folded(path: str) -> str:
     """A module path with its layer numbers, or the instance number of a class, replaced, so that
     like layers are one place."""
@@ -57,13 +59,53 @@ def folded(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Sites:
-    """Lines that the recorder's hook saw, by time; `called`: right before a watched call."""
+class _Lines:
+    """Lines that the recorder's hook saw on one thread, or on an unknown one: when, and the row of
+    each in their table. Lists, as many single times are looked for."""
 
-    table: pd.DataFrame
-    time_ns: Longs
-    thread: Longs
-    called: NDArray[np.bool_]
+    time_ns: list[int]
+    row: list[int]
+
+    def last(self, start_ns: int, end_ns: int) -> int | None:
+        """The row of the last one in this time, both ends counted."""
+        at = bisect_right(self.time_ns, end_ns) - 1
+        return self.row[at] if at >= 0 and self.time_ns[at] >= start_ns else None
+
+    def first(self, start_ns: int, end_ns: int) -> int | None:
+        """The row of the first one in this time, its end not counted."""
+        at = bisect_left(self.time_ns, start_ns)
+        return self.row[at] if at < len(self.time_ns) and self.time_ns[at] < end_ns else None
+
+
+class _Sites:
+    """Lines that the recorder's hook saw: right before a watched call, or by a warning after an
+    operator."""
+
+    def __init__(self, trace: Trace) -> None:
+        table = trace.table("host_sites")
+        self._order = np.argsort(table["time_ns"].to_numpy(), kind="stable")
+        self._time_ns, self._thread = table["time_ns"].to_numpy(), table["thread"].to_numpy()
+        self._called = (table["cause"] == "called").to_numpy()
+        self._said = [table[name].tolist() for name in ("file", "line", "function")]
+        self._lines: dict[tuple[int, bool], _Lines] = {}
+
+    def __len__(self) -> int:
+        return int(self._order.size)
+
+    def lines(self, thread: int, called: bool) -> _Lines:
+        """Those of a thread, of one kind."""
+        known = self._lines.get((thread, called))
+        if known is None:
+            mine = np.isin(self._thread, (thread, NONE)) & (self._called == called)
+            rows = self._order[mine[self._order]]
+            known = _Lines(self._time_ns[rows].tolist(), rows.tolist())
+            self._lines[thread, called] = known
+        return known
+
+    def where(self, row: int) -> Where:
+        """The place that a row names."""
+        file, line, function = (column[row] for column in self._said)
+        return Where(without_folder(str(file)), int(line), str(function))
 
 
 class Places:
@@ -76,10 +118,14 @@ class Places:
 
     @cached_property
     def _sites(self) -> _Sites:
-        table = self.trace.table("host_sites")
-        table = table.iloc[np.argsort(table["time_ns"].to_numpy(), kind="stable")]
-        called = (table["cause"] == "called").to_numpy()
-        return _Sites(table, table["time_ns"].to_numpy(), table["thread"].to_numpy(), called)
+        return _Sites(self.trace)
+
+    @cached_property
+    def _tids(self) -> Longs:
+        """The number that the system gave to the thread of each event; -1 of none."""
+        known = np.append(self.trace.table("threads")["tid"].to_numpy(), NONE)
+        tids: Longs = known[self.trace.events["thread"].to_numpy()]
+        return tids
 
     def of(self, event: int) -> Where:
         """The innermost user frame around a host event, its module and its outermost operator."""
@@ -127,22 +173,14 @@ class Places:
         the framework warns right after an operator that waited, a watched call is noted right
         before it."""
         sites = self._sites
-        if not sites.time_ns.size:
+        if not len(sites):
             return None
         operator = int(self.host.outer_operator[event])
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
-        tids = self.trace.table("threads")["tid"]
-        thread = int(tids.iloc[int(self.trace.events["thread"].iloc[around])])
-        begin, stop = start - _CALL_BEFORE_NS, end + _WARNED_AFTER_NS
-        near: Longs = np.arange(*np.searchsorted(sites.time_ns, [begin, stop]))
-        near = near[np.isin(sites.thread[near], (thread, NONE))]
-        called = near[sites.called[near] & (sites.time_ns[near] <= end)]
-        warned = near[~sites.called[near] & (sites.time_ns[near] >= start)]
+        thread = int(self._tids[around])
         # The last call before the operator, else the first warning after it began.
-        chosen = called[-1:] if called.size else warned[:1]
-        if not chosen.size:
-            return None
-        columns = (sites.table[name] for name in ("file", "line", "function"))
-        file, line, function = (column.iloc[int(chosen[0])] for column in columns)
-        return Where(without_folder(str(file)), int(line), str(function))
+        row = sites.lines(thread, called=True).last(start - _CALL_BEFORE_NS, end)
+        if row is None:
+            row = sites.lines(thread, called=False).first(start, end + _WARNED_AFTER_NS)
+        return None if row is None else sites.where(row)

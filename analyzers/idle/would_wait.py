@@ -82,9 +82,13 @@ class _Before:
 
     def __init__(self, context: Context) -> None:
         self.trace, self.host = context.work.trace, context.work.host
+        self.thread = self.trace.events["thread"].to_numpy()
+        self.draws = any(map(_DRAWS.match, self.trace.names))
 
     def is_drawn(self, row: int) -> bool:
         """Whether the value is a random number of the host's own, or made of one."""
+        if not self.draws:
+            return False
         for name in self._back_from(row, 0):
             if not _PASSES.match(name):
                 return _DRAWS.match(name) is not None
@@ -105,11 +109,11 @@ class _Before:
 
     def _back_from(self, row: int, since_ns: int) -> Iterator[str]:
         """Names of the outermost operators before this one, the last first."""
-        thread = self.trace.events["thread"].to_numpy()[row]
-        mine, starts = self._outermost[int(thread)]
+        mine, starts = self._outermost[int(self.thread[row])]
         read = self.trace.start_ns[self.host.outer_operator[row]]
-        first, last = np.searchsorted(starts, since_ns), np.searchsorted(starts, read)
-        for at in range(int(last) - 1, int(first) - 1, -1):
+        for at in range(int(starts.searchsorted(read)) - 1, -1, -1):
+            if starts[at] < since_ns:
+                return
             yield self.trace.names[self.trace.name_codes[mine[at]]]
 
     @cached_property
@@ -117,7 +121,7 @@ class _Before:
         """Thread -> its outermost operators in order, and when they began."""
         outer = self.host.outer_operator
         rows = np.flatnonzero(outer == np.arange(outer.size))
-        thread = self.trace.events["thread"].to_numpy()[rows]
+        thread = self.thread[rows]
         mine = {int(one): rows[thread == one] for one in np.unique(thread)}
         return {one: (own, self.trace.start_ns[own]) for one, own in mine.items()}
 

@@ -90,7 +90,8 @@ def _by_place(context: Context, analysis: Analysis, waits: list[Wait]) -> list[F
     groups: dict[tuple[str, Where], list[Wait]] = {}
     for wait in waits:
         where = places.of(wait.event)
-        key = replace(where, module=folded(where.module) if where.module else None)
+        path = folded(where.module) if where.module else None
+        key = where if path == where.module else replace(where, module=path)
         groups.setdefault((wait.cause, key), []).append(wait)
     return [
         _finding(context, analysis, cause, where, members)
