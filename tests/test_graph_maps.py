@@ -114,20 +114,33 @@ def test_kernels_that_operators_rule_out_are_refused() -> None:
 
 def layered(*layers: int) -> Trace:
     """One capture a layer, alike but for the layer's number."""
+    return one_a_module(*(f"l.{layer}.mlp" for layer in layers))
+
+
+def one_a_module(*paths: str) -> Trace:
+    """One capture of one kernel a module."""
     maker = TraceMaker()
-    for place, layer in enumerate(layers):
+    for place, path in enumerate(paths):
         begin = 1000 * place
         maker.host("runtime", "cudaStreamBeginCapture", begin, 1)
-        maker.module(f"l.{layer}.mlp", "MLP", begin + 10, 90)
+        kind = "Attention" if path.endswith("attn") else "MLP"
+        maker.module(path, kind, begin + 10, 90)
         maker.host("runtime", "cudaLaunchKernel", begin + 20, 3, correlation=900 + place)
         maker.host("runtime", "cudaStreamEndCapture", begin + 200, 1)
     return maker.build()
 
 
 def test_a_replay_that_fits_captures_of_different_modules_is_left_to_other_evidence() -> None:
-    analysis = analyze(replayed(1, "gemm"), captures=[layered(0, 1)])
+    analysis = analyze(replayed(1, "gemm"), captures=[one_a_module("l.0.self_attn", "l.0.mlp")])
     assert rules(analysis) == ["trace.graph_ambiguous"]
     assert parts(analysis)[0][2] != "graph"
+
+
+def test_a_replay_that_fits_captures_of_modules_alike_is_one_of_theirs() -> None:
+    analysis = analyze(replayed(1, "gemm"), captures=[layered(0, 1)])
+    assert "trace.graph_alike" in rules(analysis)
+    kernels = analysis.modules.set_index("path")["kernels"]
+    assert kernels[["l.0.mlp", "l.1.mlp"]].tolist() == [0, 1]
 
 
 def test_captures_alike_are_told_apart_by_their_order() -> None:

@@ -8,12 +8,14 @@ what a replay is compared with before it is believed to come from this capture.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import Host, Launches
+from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.intervals import NONE, Longs, lookup, take
 from tracer.events import Trace
 
@@ -43,6 +45,21 @@ class Capture:
     def purpose(self) -> tuple[str, ...]:
         """What its nodes were launched for: two captures of one purpose say the same."""
         return (*self.operators.tolist(), *self.modules.tolist())
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """The same for captures of modules that are alike, such as two models of one class: what
+        each node was launched for, below the module that holds them all."""
+        named = [split_range_name(name) for name in self.modules.tolist() if name]
+        around = _common_path([path for path, _ in named])
+        below = [f"{path[len(around) :].lstrip('.')}::{kind}" for path, kind in named]
+        return (*self.operators.tolist(), *below)
+
+
+def _common_path(paths: list[str]) -> str:
+    """The longest path that is or holds each of these."""
+    levels = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, levels))
 
 
 def find_captures(host: Host, launches: Launches) -> list[Capture]:
@@ -224,7 +241,7 @@ def _saved(nodes: pd.DataFrame, rows: Longs, end_ns: int, order: int) -> Capture
         texts("kernel"),
         nodes["exact"].to_numpy() == 1,
         texts("operator"),
-        texts("path"),
+        np.where(texts("type") == "", "", texts("path") + "::" + texts("type")),
         elsewhere=True,
         order=order,
     )

@@ -143,6 +143,7 @@ class _Search:
     ambiguous: int = 0
     positional: int = 0
     by_order: int = 0
+    alike: int = 0
     elsewhere: int = 0
 
     def find(self, replay: _Replay) -> tuple[Capture | None, Longs]:
@@ -166,13 +167,17 @@ class _Search:
 
     def _choose(self, agreeing: Sequence[Capture]) -> Capture | None:
         """Captures of this recording before others, the last of them first; where they were made
-        for different purposes, the one that was captured after the capture replayed before."""
+        for different purposes, the one that was captured after the capture replayed before; else
+        the last of those that differ only in whose modules they name."""
         here = [c for c in agreeing if not c.elsewhere]
         found = here or list(agreeing)
         if len({capture.purpose for capture in found}) == 1:
             return self._following(found) or found[-1]
         following = self._following(found)
         self.by_order += following is not None
+        if following is None and len({capture.likeness for capture in found}) == 1:
+            self.alike += 1
+            return found[-1]
         return following
 
     def _following(self, found: Sequence[Capture]) -> Capture | None:
@@ -196,6 +201,7 @@ class _Search:
             ("trace.graph_ambiguous", self.ambiguous, _AMBIGUOUS),
             ("trace.graph_positional", self.positional, _POSITIONAL),
             ("trace.graph_by_order", self.by_order, _BY_ORDER),
+            ("trace.graph_alike", self.alike, _ALIKE),
             ("trace.graph_map_reused", self.elsewhere, _ELSEWHERE),
         )
         return tuple(Note(rule, f"{count} {text}", count) for rule, count, text in said if count)
@@ -213,6 +219,10 @@ _POSITIONAL = (
     "capture in order on each stream, by kernels and start"
 )
 _BY_ORDER = "graph replays fit several captures: they are paired in the order of capture"
+_ALIKE = (
+    "graph replays fit captures of several modules that are alike: groups and parts are the same "
+    "in each; the modules named are those of the last capture"
+)
 _ELSEWHERE = (
     "graph replays come from captures outside this recording: numbers, kinds and known kernels of "
     "their nodes agree"
