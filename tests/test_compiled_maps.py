@@ -233,6 +233,29 @@ def test_a_kernel_that_makes_the_loss_serves_it_whatever_else_it_holds() -> None
     assert [BUCKETS[bucket] for bucket in analysis.work["bucket"]] == [("other", "loss")]
 
 
+def test_a_product_with_its_neighbours_fused_in_serves_the_module_of_the_product() -> None:
+    product = "triton_tem_fused_add_mm_mul_rsqrt_1"
+    maker = TraceMaker()
+    maker.side("compiled_graphs", graph=0, key="fkey", backward=0, basis="provenance")
+    for path, kind in AROUND:
+        maker.side("compiled_modules", graph=0, call=-1, path=path, type=kind, operators="[]")
+    served = [("l.0.norm", "RMSNorm", ["rsqrt", "mul"]), ("l.0", "Layer", ["add"])]
+    served.append(("l.0.attn.q", "Linear", ["t", "mm"]))
+    for path, kind, operators in served:
+        maker.side(
+            "compiled_modules",
+            graph=0,
+            call=0,
+            path=path,
+            type=kind,
+            operators=json.dumps(operators),
+        )
+    maker.side("compiled_calls", graph=0, call=0, kernel=product, form="generated", operators="[]")
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 100)
+    maker.launch(product, start=2, run=(3, 13), operator=product)
+    assert parts(analyze(maker.build())) == [("attention", "projection", "compiled")]
+
+
 def test_what_does_not_divide_goes_to_the_first_module() -> None:
     maker = TraceMaker()
     describe_graph(maker)

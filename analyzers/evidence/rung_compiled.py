@@ -28,6 +28,8 @@ Key = TypeVar("Key", int, str)
 
 _OPEN = -1
 _CORE = re.compile(r"scaled_dot_product|flash_attention|flash_attn|_softmax|flex_attention")
+# What a template is made for.
+_HEART = re.compile(rf"\b(_scaled_mm|mm|addmm|bmm|baddbmm|\w*convolution)\b|{_CORE.pattern}")
 _CONFIDENCE = {"provenance": 1.0, "source nodes": 0.95, "parameters": 0.9}
 # What a compiled graph copies before it is replayed: the inputs, into memory of its own.
 _COPIES = ("aten::_foreach_copy_", "aten::copy_")
@@ -92,7 +94,7 @@ class _Calls:
             return _LOSS
         votes = Counter(
             bucket
-            for source in self.cases[case]
+            for source in _at_heart(self.cases[case], kernel)
             if (bucket := self._of_source(source, call, kernel)) != _OPEN
         )
         return _winner(votes, kernel) if votes else _OPEN
@@ -102,7 +104,7 @@ class _Calls:
         its operators; in its name stand also those that it was moved beside."""
         signature = signature_of(self.roles, source.module)
         operators = source.operators or self._named(call, kernel)
-        if kernel.fused_ops and "_tem_" not in kernel.name:
+        if kernel.fused_ops and not _is_template(kernel):
             kernel = _ANY
             operators = tuple(o for o in operators if not _CORE.search(o)) or operators
         place = AFTER_NEGATION if "neg" in map(_short, operators) else 0
@@ -145,6 +147,18 @@ class _Calls:
         first, _ = distinct(case, call)
         pairs = zip(case[first].tolist(), call[first].tolist(), strict=True)
         return [pair for pair in pairs if pair[1] != NONE]
+
+
+def _is_template(kernel: KernelName) -> bool:
+    """Whether it is a product or an attention core into which its neighbours were fused."""
+    return "_tem_" in kernel.name
+
+
+def _at_heart(sources: Sequence[CallSource], kernel: KernelName) -> Sequence[CallSource]:
+    """What a call serves. The neighbours in a template cost next to nothing beside its product."""
+    if not _is_template(kernel):
+        return sources
+    return [s for s in sources if any(map(_HEART.search, s.operators))] or sources
 
 
 @lru_cache(maxsize=4096)
