@@ -6,10 +6,11 @@
 `--width 64 --layers 32 --only light modules` shows what a call of a module costs: there is hardly
 any work in each.
 
-Rounds of all variants in turn, so that the machine drifts under all of them alike; printed are the
-medians of the ratios within a round. On a CPU processor time is compared, on a GPU wall time with
-one wait at the ends: an eager decode of an 8B-shaped model (random weights) and the replay of a
-CUDA graph of it. `off` is the loop alone, after traces have come and gone.
+First the parts of the level `modules` are turned on and off for blocks of steps while one profiler
+runs. Then rounds of all variants in turn, so that the machine drifts under all of them alike;
+printed are the medians of the ratios within a round. On a CPU processor time is compared, on a GPU
+wall time with one wait at the ends: an eager decode of an 8B-shaped model (random weights) and the
+replay of a CUDA graph of it. `off` is the loop alone, after traces have come and gone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tracer import trace
+from tracer.collectors.torch_profiler import State
+from tracer.recorder import Recording
 
 Loop = Callable[[], None]
 Variant = Callable[[], AbstractContextManager[Any]]
@@ -104,6 +107,17 @@ def decode_loop(model: Any, steps: int, device: str) -> Loop:
     return loop
 
 
+def one_step(model: Any, device: str) -> Loop:
+    """A step of decode without a cache."""
+    token = torch.ones((1, 1), dtype=torch.long, device=device)
+
+    def step() -> None:
+        with torch.no_grad():
+            model(token, use_cache=False)
+
+    return step
+
+
 def graph_loop(model: Any, steps: int) -> Loop:
     """Replays of one captured forward pass."""
     tokens = torch.ones((1, 1), dtype=torch.long, device="cuda")
@@ -136,6 +150,59 @@ def measure(loop: Loop, variant: Variant, device: str) -> float:
         start = time.process_time()
         loop()
         return time.process_time() - start
+
+
+def parts_in_turn(t: Recording) -> dict[str, Callable[[bool], None]]:
+    """What the level `modules` adds to the profiler, each to be turned on and off while it runs."""
+    capture = t._capture
+    assert capture is not None
+    ranges = capture._ranges
+    assert ranges is not None
+    return {
+        "modules": lambda on: capture._state_changed(State.RECORDING if on else State.WAITING),
+        "its ranges alone": ranges.record_ranges,
+        "its stack samples alone": capture._sample_stacks,
+        "its lines of waits and attention alone": lambda on: capture._pause(not on),
+    }
+
+
+def within_one_capture(name: str, step: Loop, device: str, blocks: int) -> None:
+    """Blocks of steps with and without the parts, under one profiler: a drift of the machine that
+    is slower than some steps falls out of the ratio."""
+    print(f"\n{name}, in turn under one profiler: {blocks} pairs of blocks of {len(COUNTED)} steps")
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    for part in ("modules", "its ranges alone", "its stack samples alone",
+                 "its lines of waits and attention alone"):  # fmt: skip
+        gc.collect()
+        seen: list[list[float]] = [[], []]
+        with trace(detail="modules") as t:
+            turn = parts_in_turn(t)
+            turn["modules"](False)
+            for block in range(2 * blocks):
+                on = block % 2 == 1
+                turn[part](on)
+                seen[on].append(block_seconds(step, wait, clock))
+            turn["modules"](True)
+        ratios = [b / a for a, b in zip(*seen, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(f"  {part:40} {middle:.3f} ({low:.3f}-{high:.3f}) of the profiler alone")
+    sys.stdout.flush()
+
+
+# Of the steps of a block: the first ones pay for what the interpreter forgot with the switch.
+COUNTED = range(3, 9)
+
+
+def block_seconds(step: Loop, wait: Callable[[], None], clock: Callable[[], float]) -> float:
+    begin = 0.0
+    for number in range(COUNTED.stop):
+        if number == COUNTED.start:
+            wait()
+            begin = clock()
+        step()
+    wait()
+    return clock() - begin
 
 
 def chosen(only: list[str]) -> list[str]:
@@ -181,6 +248,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="of the model on the CPU")
     parser.add_argument("--layers", type=int, default=8, help="of the model on the CPU")
     parser.add_argument("--only", nargs="+", default=[], choices=list(VARIANTS), metavar="LEVEL")
+    parser.add_argument("--blocks", type=int, default=20, help="pairs, under one profiler")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="one of them; else each there is")
     args = parser.parse_args()
     labels = chosen(args.only)
@@ -189,16 +257,20 @@ def main() -> None:
     if args.device != "cuda":
         name = f"CPU, decode of a Llama of width {args.width} with {args.layers} layers, 1 thread"
         model = make_model(args.width, args.layers, "cpu")
+        within_one_capture(name, one_step(model, "cpu"), "cpu", args.blocks)
         compare(name, decode_loop(model, args.steps, "cpu"), args.rounds, "cpu", labels)
     if not torch.cuda.is_available():
         print("\nno GPU here: the eager 8B decode and the graph replay were not measured")
         return
     if args.device != "cpu":
-        compare_on_gpu(args.steps, args.rounds, labels)
+        compare_on_gpu(args.steps, args.rounds, args.blocks, labels)
 
 
-def compare_on_gpu(steps: int, rounds: int, labels: list[str]) -> None:
+def compare_on_gpu(steps: int, rounds: int, blocks: int, labels: list[str]) -> None:
     """An 8B-shaped model: eager, and replayed as a CUDA graph."""
+    few = make_model(4096, 8, "cuda")
+    name = "GPU, eager decode of 8 layers of an 8B-shaped model"
+    within_one_capture(name, one_step(few, "cuda"), "cuda", blocks)
     model = make_model(4096, 32, "cuda")
     name = "GPU, eager decode of an 8B-shaped model"
     compare(name, decode_loop(model, steps, "cuda"), rounds, "cuda", labels)

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 
 from tests.gpu.decoding import Shape, Step, make_step
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers.names.kernel_table import describe
 from tracer.collectors.compiling import compile_events
+from tracer.findings import Finding
 from tracer.live import graph_memory
 from tracer.recorder import Recording
 
@@ -37,6 +39,7 @@ TELLING = (
 @pytest.fixture(autouse=True)
 def _settled(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     monkeypatch.setattr(compile_events, "_known", {})
+    monkeypatch.setattr(inductor_config, "compile_threads", 1)  # no threads that outlive a test
     graph_memory.forget()
     torch._dynamo.reset()
     counters.clear()
@@ -154,13 +157,32 @@ def test_the_compiler_does_the_same_with_and_without_a_trace() -> None:
     assert traced == plain
 
 
+def counted_skips(run: Callable[[], Any]) -> tuple[int, list[Finding]]:
+    """How often the compiler skipped CUDA graphs, and what the report says of it."""
+    analysis = record(run).analysis
+    skips = [f for f in analysis.findings if f.detail.get("cause") == "cudagraph-skip"]
+    return counters["inductor"]["cudagraph_skips"], skips
+
+
 def test_skipped_cuda_graphs_have_their_reason() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x.sin() * 2
+
+    compiled, x = torch.compile(forward, mode="reduce-overhead"), torch.ones(64, device="cuda")
+    skips, found = counted_skips(lambda: compiled(x))
+    assert skips
+    assert found
+    assert "mutated" in found[0].detail["reason"]
+
+
+def test_work_on_the_cpu_splits_the_graph_or_skips_it() -> None:
+    """Newer compilers replay the parts around it: then nothing is to be said."""
+
     def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.sin() + y.cos().to(x.device)
 
     compiled = torch.compile(forward, mode="reduce-overhead")
     x, y = torch.ones(64, device="cuda"), torch.ones(64)
-    analysis = record(lambda: compiled(x, y)).analysis
-    skipped = [f for f in analysis.findings if f.detail.get("cause") == "cudagraph-skip"]
-    assert skipped
-    assert skipped[0].detail["reason"]
+    skips, found = counted_skips(lambda: compiled(x, y))
+    assert bool(found) is bool(skips)

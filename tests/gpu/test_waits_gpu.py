@@ -114,6 +114,7 @@ def test_a_loader_that_prepares_data_in_the_main_thread(model: torch.nn.Module) 
     assert "tokenize" in {f.where.function for f in findings}
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_a_compiled_function_is_first_use() -> None:
     """Case 28 a and b: the first call and a new shape compile; they are set apart."""
     compiled = torch.compile(lambda x: torch.nn.functional.gelu(x @ x.T) * 2, dynamic=False)
