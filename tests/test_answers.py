@@ -254,3 +254,53 @@ def test_compiled_code_is_not_told_to_compile(compiled: bool) -> None:
         maker.launch("k", start=12 * row, run=(12 * row + 4, 12 * row + 7), call_us=3)
     (bound,) = found(analyze(maker.build()), "gap.launch_bound")
     assert ("Fuse kernels" in bound.advice) is not compiled
+
+
+def test_memory_that_the_cache_asks_for_at_first_is_paid_once() -> None:
+    """No finding of pressure: then the advice tells of none either."""
+    maker = TraceMaker()
+    maker.operator("aten::empty", 5, 9_000)
+    maker.host("runtime", "cudaMalloc", 10, 8_900)
+    maker.launch("k", start=9_100, run=(9_110, 10_000), operator="aten::mm")
+    analysis = analyze(maker.build())
+    assert not found(analysis, "sync.allocator")
+    said = verdict(analysis)
+    assert "paid once. Record after a warm-up step" in said
+    assert "empty_cache" not in said
+
+
+@pytest.mark.parametrize(
+    ("range_name", "told"),
+    [("Optimizer.step#AdamW.step", "fused"), ("Optimizer.zero_grad#AdamW.zero_grad", "trained")],
+)
+def test_python_of_an_optimizer_has_advice_of_its_own(range_name: str, told: str) -> None:
+    maker = TraceMaker()
+    for step in range(3):
+        at = 10_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        for row in range(20):
+            begin = at + 5 + 20 * row
+            maker.launch("k", start=begin, run=(begin + 5, begin + 15), operator="aten::mm")
+        maker.annotation(range_name, at + 500, 6_000)
+        maker.launch("k", start=at + 6_600, run=(at + 6_605, at + 9_990), operator="aten::mm")
+    (host,) = [f for f in found(analyze(maker.build()), "gap.host") if f.where.operator]
+    assert told in host.advice
+    assert "not recorded" not in host.title
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_one_step_alone_shows_is_not_said_to_be_paid_once(steps: int) -> None:
+    maker = TraceMaker()
+    for step in range(steps):
+        at = 100_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 100_000)
+        for row in range(10):
+            begin = at + 5 + 100 * row
+            maker.launch("k", start=begin, run=(begin + 5, begin + 90), operator="aten::mm")
+        if step == 0:
+            maker.operator("aten::conv2d", at + 2_000, 50_000)
+            maker.launch("k", start=at + 51_000, run=(at + 51_010, at + 51_900))
+        maker.launch("k", start=at + 60_000, run=(at + 60_010, at + 99_000), operator="aten::mm")
+    (first,) = found(analyze(maker.build()), "warmup.first_use")
+    assert ("Paid once" in first.advice) is (steps > 1)
+    assert first.title.endswith(f"in 1 of {steps} steps")

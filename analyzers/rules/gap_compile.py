@@ -72,7 +72,7 @@ def _compile_finding(
     return Finding(
         rule="gap.compile" if returns else "warmup.first_use",
         severity=severity_of(cost, analysis) if returns else "info",
-        title=f"{what}, in {len(steps)} of {len(analysis.steps)} steps",
+        title=f"{what}, {_when(steps, analysis)}",
         count=calls,
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),
@@ -84,7 +84,7 @@ def _compile_finding(
             "each_ns": cost // max(calls, 1),
             "like_ns": usual,
         },
-        advice=_COMPILE_ADVICE[kind] if returns else _FIRST_USE_ADVICE,
+        advice=_COMPILE_ADVICE[kind] if returns else _first_use_advice(analysis),
         gain_ns=cost if returns else None,
         events=event,
     )
@@ -107,7 +107,19 @@ _COMPILE_ADVICE = {
         "(torch.nn.attention.sdpa_kernel)."
     ),
 }
-_FIRST_USE_ADVICE = "Paid once: run a warm-up step before measuring or serving."
+
+
+def _when(steps: tuple[int, ...], analysis: Analysis) -> str:
+    return f"in {len(steps)} of {len(analysis.steps)} steps" if steps else "outside the steps"
+
+
+def _first_use_advice(analysis: Analysis) -> str:
+    if len(analysis.steps) > 1:
+        return "Paid once: run a warm-up step before measuring or serving."
+    return (
+        "One step does not tell whether this returns: run a warm-up step before it, which pays "
+        "what is paid once."
+    )
 
 
 def _usual_ns(pieces: IdlePieces, operator: int) -> int | None:

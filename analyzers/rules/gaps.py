@@ -66,6 +66,18 @@ def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
     return _places_finding(pieces, analysis, rows, "gap.host", _host_words)
 
 
+# Ranges that PyTorch itself records around what an optimizer does in Python.
+_OPTIMIZER_ADVICE = {
+    "Optimizer.step#": (
+        "A fused optimizer (fused=True in torch.optim, or torch.compile around its step) leaves "
+        "little of it."
+    ),
+    "Optimizer.zero_grad#": (
+        "It visits every parameter: give the optimizer those alone that are trained."
+    ),
+}
+
+
 def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
     if where.function:
         title = f"host work in {where.function} keeps the device waiting"
@@ -85,6 +97,12 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
         )
     inside = where.module or where.operator
     place = f"in {inside}" if inside else "between operators"
+    for range_name, told in _OPTIMIZER_ADVICE.items():
+        if where.operator is not None and where.operator.startswith(range_name):
+            return (
+                f"Python of {where.operator} keeps the device waiting",
+                f"{each} at a time. {told}",
+            )
     if where.operator is not None and where.operator.startswith("aten::"):
         return (
             f"{where.operator} works on the host and launches nothing: its tensors lie there",

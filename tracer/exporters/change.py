@@ -42,6 +42,9 @@ _INSTRUCTION = re.compile(
 )
 # The findings on a cause of idle that tell of a cost paid once.
 _RULES_OF_CAUSE = {"sync": "sync.", "compile": "warmup."}
+# Without a finding of this rule, memory is asked for while the cache grows from nothing.
+_MEMORY_RULE = "sync.allocator"
+_GROWTH = "the cache grows from nothing, paid once. Record after a warm-up step"
 # Details of a recording of ours that hold modules.
 _WITH_MODULES = ("modules", "full")
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
@@ -156,7 +159,7 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     said = f"{share} of the idle is {IDLE_NAMES[cause]}"
     if cause in _SPREAD_CAUSES and pauses is not None and pauses.concentrated:
         if cause == "device":
-            return f"{said}, half of it in {_long_gaps(pauses)}"
+            return f"{said}, half of it in {_long_gaps(pauses)}{_ended_by(analysis, pauses)}"
         return f"{said}; {_pauses_advice(level, pauses)}"
     once = _paid_once(analysis, cause, ns)
     return f"{said}: {once}" if once else f"{said}. {IDLE_ADVICE[cause]}"
@@ -164,6 +167,8 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
 
 def _paid_once(analysis: Analysis, cause: str, ns: int) -> str:
     """What most of this idle was, where it is nothing to change in a step."""
+    if cause == "allocator" and not any(f.rule == _MEMORY_RULE for f in analysis.findings):
+        return _GROWTH
     for finding in analysis.findings:
         about = finding.rule.startswith(_RULES_OF_CAUSE.get(cause, "-"))
         if about and finding.gain_ns is None and 2 * (finding.cost_ns or 0) >= ns:
@@ -207,6 +212,15 @@ def _pauses_advice(level: Level, pauses: Pauses) -> str:
         "launch fewer and larger ones, or replay the step as a CUDA graph "
         "(torch.compile with mode='reduce-overhead')"
     )
+
+
+def _ended_by(analysis: Analysis, pauses: Pauses) -> str:
+    """What the device did after the longest gap: what it waited for is before it."""
+    if pauses.after < 0:
+        return ""
+    event = int(analysis.work["event"].iloc[pauses.after])
+    name = inert(short_kernel(analysis.trace.names[analysis.trace.name_codes[event]]))
+    return f", the longest before {name}: look at what that waits for"
 
 
 def _long_gaps(pauses: Pauses) -> str:

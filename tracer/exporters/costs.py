@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracer.analysis import Analysis
+from tracer.exporters.format import UNKNOWN, duration_text
 from tracer.exporters.levels import Level
 from tracer.findings import SEVERITIES, Finding
 
@@ -62,6 +63,13 @@ def ranked_costs(analysis: Analysis) -> list[Cost]:
         costs,
         key=lambda cost: (-(cost.finding.cost_ns or 0), -SEVERITIES.index(cost.finding.severity)),
     )
+
+
+def gain_text(cost: Cost) -> str:
+    """`-35.0 ms`: what a change would give back a step."""
+    if cost.gain_ns is None:
+        return UNKNOWN
+    return f"-{duration_text(cost.gain_ns)}" if cost.gain_ns else "0"
 
 
 def largest_gain(

@@ -184,7 +184,7 @@ def _card(cost: Cost) -> str:
     finding = cost.finding
     each = " a step" if cost.of_steps > 1 else ""
     facts = [f"cost {duration_text(cost.cost_ns)}{each}", percent_text(finding.ratio)]
-    if cost.gain_ns is not None:
+    if cost.gain_ns:
         facts.append(f"gain {duration_text(cost.gain_ns)}{each}")
     if cost.of_steps:
         facts.append(f"in {len(finding.steps)} of {cost.of_steps} steps")

@@ -37,6 +37,7 @@ class Pauses:
     works: int
     long_gaps: int
     longest_ns: int
+    after: int  # row of the work after the longest gap; -1 for none
     before: Before | None  # the operator whose kernels wait unlike others
 
     @property
@@ -67,6 +68,7 @@ def find_pauses(analysis: Analysis, level: Level) -> Pauses | None:
         works=count_work(analysis, level),
         long_gaps=half,
         longest_ns=int(durations[0]),
+        after=int(whole["after"].to_numpy()[0]),
         before=_largest_before(analysis, whole),
     )
 

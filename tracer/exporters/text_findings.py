@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
-from tracer.exporters.costs import Cost, ranked_costs
+from tracer.exporters.costs import Cost, gain_text, ranked_costs
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
 from tracer.exporters.json_report import all_notes, device_name
 from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table, titled
@@ -53,11 +53,10 @@ def _beside(page: Page, left: Text, right: Text) -> Text:
 
 def _finding_row(cost: Cost) -> list[str]:
     finding = cost.finding
-    gain = cost.gain_ns
     return [
         duration_text(cost.cost_ns) if cost.of_steps else _in_window(cost),
         percent_text(finding.ratio),
-        UNKNOWN if gain is None else f"-{duration_text(gain)}",
+        gain_text(cost),
         f"{len(finding.steps)}/{cost.of_steps}" if cost.of_steps else UNKNOWN,
     ]
 

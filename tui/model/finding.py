@@ -8,12 +8,12 @@ from rich.text import Text
 
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
-from tracer.exporters.costs import cost_of
+from tracer.exporters.costs import cost_of, gain_text
 from tracer.exporters.format import UNKNOWN, count_text, duration_text, percent_text
 from tracer.findings import Finding
 from tracer.tui.look import Look
 from tracer.tui.model.evidence import event_words
-from tracer.tui.model.findings import cost_text, gain_text, steps_text
+from tracer.tui.model.findings import cost_text, steps_text
 from tracer.tui.model.lines import BOLD, DIM, Line, Target, heading, labelled, plain, wrapped
 from tracer.tui.model.places import Moment
 from tracer.tui.model.signs import SEVERITY_MARKS

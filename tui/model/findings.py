@@ -12,7 +12,7 @@ from rich.style import Style
 
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
-from tracer.exporters.costs import Cost, ranked_costs
+from tracer.exporters.costs import Cost, gain_text, ranked_costs
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
 from tracer.exporters.names import inert
 from tracer.exporters.text_findings import where_text
@@ -74,11 +74,6 @@ def no_findings(analysis: Analysis) -> str:
 def cost_text(cost: Cost) -> str:
     """Cost as the mean of the steps it touches; of the window where it touches none."""
     return duration_text(cost.cost_ns) + ("" if cost.of_steps or cost.cost_ns is None else " *")
-
-
-def gain_text(cost: Cost) -> str:
-    """`-35.0 ms`: what a change would give back a step."""
-    return UNKNOWN if cost.gain_ns is None else f"-{duration_text(cost.gain_ns)}"
 
 
 def steps_text(cost: Cost) -> str:
