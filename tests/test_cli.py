@@ -532,6 +532,39 @@ def test_an_unknown_option_gets_the_usage_of_its_command(capsys: Capture) -> Non
     assert "usage: tracer report" in said and "did you mean --json?" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["repot", "x.json"], "report"),
+        (["run", "--detail", "lihgt", "x.py"], "light"),
+        (["export", "x.json", "--to", "perfeto"], "perfetto"),
+    ],
+)
+def test_a_misspelt_choice_says_what_was_meant(
+    words: list[str], meant: str, capsys: Capture
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"(did you mean {meant}?)\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "meant"),
+    [
+        ("sync.hiden", " (did you mean sync.hidden?)"),
+        ("snyc.*", " (did you mean sync.*?)"),
+        ("x", ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "ranks"])
+def test_a_misspelt_rule_is_no_gate(
+    command: str, pattern: str, meant: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert cli.main([command, str(tmp_path), "--fail-on", pattern]) == 2
+    assert f"--fail-on {pattern}: no such rule{meant}; " in capsys.readouterr().err
+
+
 def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(
     trace_file: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tracer.commands import COMMANDS, Command, load_command
+from tracer.commands.meant import Parser, hint
 from tracer.commands.output import close_stdout, flush_report, say
 from tracer.errors import TracerError
 from tracer.version import VERSION
@@ -52,7 +53,7 @@ environment:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tracer",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -90,13 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(parser: argparse.ArgumentParser, command: str | None, unknown: Sequence[str]) -> None:
     """End with the usage of the command that does not know these words, and what was meant."""
-    import difflib
-
     own = _subparser(parser, command) or parser
     known = [option for action in own._actions for option in action.option_strings]
-    meant = difflib.get_close_matches(unknown[0].partition("=")[0], known, 1)
-    hint = f" (did you mean {meant[0]}?)" if meant else ""
-    own.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    near = hint(unknown[0].partition("=")[0], known)
+    own.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
 
 
 def _subparser(

@@ -6,22 +6,53 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from tracer.commands.meant import hint
 from tracer.commands.output import say
+from tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from tracer.findings import Check, Finding
 
+RULES: tuple[str, ...] = (
+    "sync.hidden",
+    "sync.explicit",
+    "sync.allocator",
+    "gap.launch_bound",
+    "gap.host",
+    "gap.input",
+    "gap.gc",
+    "gap.compile",
+    "warmup.first_use",
+    "fallback.attention",
+    "fallback.matmul",
+    "fallback.quantized_matmul",
+    "fallback.compile",
+    "fallback.communication",
+    "fallback.moe",
+    "attention.backend",
+    "device.cpu_tensor",
+    "transfer.repeated_weights",
+    "comm.exposed",
+    "comm.same_stream",
+    "comm.straggler",
+    "comm.hang",
+    "ranks.not_aligned",
+    "ranks.conflict",
+    "ranks.missing",
+    "memory.fragmentation",
+    "memory.headroom",
+    "device.throttled",
+    "roofline.headroom",
+)
+_OPEN_FAMILIES = ("trace", "capture")
 _UNSURE = {"not_checked": "was not checked", "partial": "was checked in part"}
 
 
 def gate_failed(
-    findings: Iterable[Finding],
-    checks: Iterable[Check],
-    patterns: Sequence[str],
-    known: Sequence[str] = (),
+    findings: Iterable[Finding], checks: Iterable[Check], patterns: Sequence[str]
 ) -> bool:
     """Whether a finding matches; says what matched, and which of the rules that were asked for
-    could not be looked at, or in part: they fail no gate. `known`: every rule that there is."""
+    could not be looked at, or in part: they fail no gate."""
     found = {finding.rule for finding in findings if _matches(finding.rule, patterns)}
     for rule in sorted(found):
         say(f"--fail-on: found {rule}")
@@ -34,7 +65,7 @@ def gate_failed(
     judged = {check.rule for check in asked}
     unsure |= {
         rule: "was not checked: nothing here is judged by it"
-        for rule in known
+        for rule in RULES
         if rule not in judged and _matches(rule, patterns)
     }
     for rule in sorted(unsure.keys() - found):
@@ -44,3 +75,20 @@ def gate_failed(
 
 def _matches(rule: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(rule, pattern) for pattern in patterns)
+
+
+def is_rule(pattern: str) -> bool:
+    """Whether there can be findings or notes that match."""
+    family = pattern.partition(".")[0]
+    return family in _OPEN_FAMILIES or any(fnmatchcase(rule, pattern) for rule in RULES)
+
+
+def expect_rules(patterns: Iterable[str]) -> None:
+    """Refuse what no rule matches: such a gate would never fail."""
+    families = {f"{rule.partition('.')[0]}.*" for rule in RULES}
+    for pattern in patterns:
+        if not is_rule(pattern):
+            near = hint(pattern, [*RULES, *sorted(families)])
+            raise UsageError(
+                f"--fail-on {pattern}: no such rule{near}; `tracer report -h` lists them"
+            )

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracer.commands.gates import gate_failed
+from tracer.commands.gates import expect_rules, gate_failed
 from tracer.commands.output import Progress, say, wants_color, write_report
-from tracer.commands.report import GATE_FAILED, PARTIAL, RULES
+from tracer.commands.report import GATE_FAILED, PARTIAL
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--workers: give a number of at least 1")
     if args.address is not None and args.engine != "ray":
         raise UsageError("--address is that of a Ray cluster: add --engine ray")
+    expect_rules(args.fail_on)
     assigned = parse_ranks(args.rank)
     return report_ranks(
         args.paths,
@@ -161,6 +162,6 @@ def exit_status(analysis: RankAnalysis, patterns: Sequence[str]) -> int:
     across = {check.rule for check in analysis.checks}
     alone = [c for rank in analysis.ranks for c in rank.checks if c.rule not in across]
     checks = [*analysis.checks, *alone]
-    if gate_failed(findings, checks, patterns, RULES):
+    if gate_failed(findings, checks, patterns):
         return GATE_FAILED
     return PARTIAL if analysis.integrity_status == "partial" else 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracer.commands.gates import gate_failed
+from tracer.commands.gates import RULES, expect_rules, gate_failed, is_rule
 from tracer.commands.heap import keep_freed_memory
 from tracer.commands.output import Progress, say, wants_color, write_report
 from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
@@ -23,39 +22,6 @@ HELP = "report a recording: a saved run, a PyTorch trace (.json, .json.gz) or a 
 
 GATE_FAILED = 1
 PARTIAL = 4
-
-RULES: tuple[str, ...] = (
-    "sync.hidden",
-    "sync.explicit",
-    "sync.allocator",
-    "gap.launch_bound",
-    "gap.host",
-    "gap.input",
-    "gap.gc",
-    "gap.compile",
-    "warmup.first_use",
-    "fallback.attention",
-    "fallback.matmul",
-    "fallback.quantized_matmul",
-    "fallback.compile",
-    "fallback.communication",
-    "fallback.moe",
-    "attention.backend",
-    "device.cpu_tensor",
-    "transfer.repeated_weights",
-    "comm.exposed",
-    "comm.same_stream",
-    "comm.straggler",
-    "comm.hang",
-    "ranks.not_aligned",
-    "ranks.conflict",
-    "ranks.missing",
-    "memory.fragmentation",
-    "memory.headroom",
-    "device.throttled",
-    "roofline.headroom",
-)
-_OPEN_FAMILIES = ("trace", "capture")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,17 +85,10 @@ def _report_ranks(paths: Sequence[str], patterns: Sequence[str], args: argparse.
 
 def split_arguments(paths: Sequence[str], patterns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Paths and rule patterns; a path that stands behind `--fail-on RULE` is still a path."""
-    rules = [pattern for pattern in patterns if _is_rule(pattern)]
-    others = [pattern for pattern in patterns if not _is_rule(pattern)]
-    for other in others:
-        if not Path(other).exists():
-            raise UsageError(f"--fail-on {other}: no such rule; `tracer report -h` lists them")
+    rules = [pattern for pattern in patterns if is_rule(pattern)]
+    others = [pattern for pattern in patterns if not is_rule(pattern)]
+    expect_rules(other for other in others if not Path(other).exists())
     return [*paths, *others], rules
-
-
-def _is_rule(pattern: str) -> bool:
-    family = pattern.partition(".")[0]
-    return family in _OPEN_FAMILIES or any(fnmatchcase(rule, pattern) for rule in RULES)
 
 
 @dataclass(frozen=True)
@@ -262,7 +221,7 @@ def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     """0, 1 when a gate failed, 4 when the input was damaged, cut or in part unreadable."""
     findings = [finding for analysis in opened.analyses for finding in analysis.findings]
     checks = [check for analysis in opened.analyses for check in analysis.checks]
-    if gate_failed(findings, checks, patterns, RULES):
+    if gate_failed(findings, checks, patterns):
         return GATE_FAILED
     partial = any(a.damaged for a in opened.analyses)
     return PARTIAL if partial or opened.failures else 0
