@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 import threading
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.otlp_receiver import GrpcReceiver, HttpReceiver, SilentServer, closed_port
 from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis
+from tests.test_otlp_spans import spans_of
 from tracer.analysis import Analysis
 from tracer.errors import UsageError
 from tracer.events import SIDE_TABLES, make_table
@@ -25,6 +28,8 @@ from tracer.exporters.otlp.metrics import (
     step_points,
 )
 from tracer.exporters.otlp.options import Arguments, resolve
+from tracer.exporters.otlp.resource import device_attributes, resource_attributes
+from tracer.findings import Finding, Where
 
 STAGES = [
     {"name": "queue", "start_ns": BASE_NS, "duration_ns": 10_000_000},
@@ -109,6 +114,46 @@ def test_request_histograms_follow_the_conventions(analysis: Analysis) -> None:
     bounds = per_token.distribution.bounds
     assert bounds[0] == 0.01 and bounds[-1] == 2.5 and per_token.distribution.counts[0] == 1
     assert per_token.attributes["gen_ai.request.model"] == "m"
+
+
+def conventions() -> set[str]:
+    """The names of attributes and metrics that OpenTelemetry's own package has."""
+    homes = [import_module(f"opentelemetry.semconv.{name}") for name in _CONVENTIONS]
+    modules = [
+        import_module(found.name)
+        for home in homes
+        for found in pkgutil.iter_modules(home.__path__, f"{home.__name__}.")
+    ]
+    return {
+        value
+        for module in modules
+        for key, value in vars(module).items()
+        if key.isupper() and isinstance(value, str)
+    }
+
+
+_CONVENTIONS = ("attributes", "_incubating.attributes", "_incubating.metrics")
+
+
+def test_names_that_are_not_ours_are_those_of_the_conventions(analysis: Analysis) -> None:
+    finding = Finding(
+        rule="sync.item", severity="info", title="a wait", count=1, cost_ns=1,
+        where=Where("train.py", 17, "loop", "layers.0", "op"),
+    )  # fmt: skip
+    found = replace(analysis, findings=(finding,))
+    spans = spans_of(found)
+    points = sample_of(found).points
+    named = {
+        *resource_attributes(found, environ={}),
+        *device_attributes("NVIDIA H200", "GPU-a"),
+        *(key for span in spans for key in attributes_of(span)),
+        *(key for span in spans for event in span.events for key in attributes_of(event)),
+        *(point.name for point in points),
+        *(key for point in points for key in point.attributes),
+    }
+    others = {name for name in named if not name.startswith("tracer.")}
+    assert {name.partition(".")[0] for name in others} >= {"gen_ai", "hw", "code", "service"}
+    assert others <= conventions()
 
 
 def test_without_requests_there_are_no_request_metrics() -> None:
