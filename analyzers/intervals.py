@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ NONE = -1
 
 
 Rows = NDArray[np.int32]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,11 @@ def lookup(keys: Longs, wanted: Longs) -> Longs:
     return np.where(hit, order[np.maximum(at, 0)], NONE)
 
 
+def nowhere(size: int) -> Rows:
+    """-1 for so many rows, which take no memory and cannot be written."""
+    return np.broadcast_to(np.int32(NONE), size)
+
+
 def take(values: Longs, at: Longs) -> Longs:
     """`values[at]`, and -1 where `at` is -1; `values` may be empty."""
     if not values.size:
@@ -181,6 +188,24 @@ def take(values: Longs, at: Longs) -> Longs:
     taken: Longs = values[at]
     taken[at == NONE] = NONE
     return taken
+
+
+def blocks(size: int) -> Iterator[slice]:
+    """All rows of a table, a few at a time: what is made of them on the way then stays small."""
+    return (slice(begin, min(begin + _BLOCK, size)) for begin in range(0, size, _BLOCK))
+
+
+_BLOCK = 1 << 16
+
+
+def packed(values: NDArray[Scalar], keep: NDArray[np.bool_]) -> NDArray[Scalar]:
+    """The kept values, moved to the front of the memory in which they stand."""
+    count = 0
+    for rows in blocks(keep.size):
+        kept = values[rows][keep[rows]]
+        values[count : count + kept.size] = kept
+        count += kept.size
+    return values[:count]
 
 
 def places_between(first: Longs, last: Longs) -> tuple[Rows, Rows]:

@@ -36,15 +36,14 @@ class Samples:
     """
 
     def __init__(self, trace: Trace, starts: Longs, ends: Longs) -> None:
-        self._table = trace.table("stack_samples")
-        rows = trace.rows("operator", "runtime")
-        working = self._table["thread"].isin(_threads(trace, rows))
-        if rows.size:  # what comes before the first and after the last is in no step
-            first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
-            working &= (self._table["time_ns"] >= first) & (self._table["time_ns"] <= last)
-        self._table = self._table[working].sort_values("time_ns").reset_index(drop=True)
+        self._table = _while_working(trace)
         self._time: Longs = self._table["time_ns"].to_numpy()
-        self._paused = _inside(self._time, *union(starts, ends))
+        self._pauses = starts, ends
+
+    @cached_property
+    def _paused(self) -> NDArray[np.bool_]:
+        """Whether each sample was taken in a pause."""
+        return _inside(self._time, *union(*self._pauses))
 
     def __len__(self) -> int:
         return len(self._table)
@@ -126,6 +125,19 @@ class Samples:
             mine = np.flatnonzero(codes[nearest] == code)
             out.append((_place_of(table.iloc[rows], ""), mine, int(rows.size)))
         return out
+
+
+def _while_working(trace: Trace) -> pd.DataFrame:
+    """The samples of threads that issue work, in order."""
+    table = trace.table("stack_samples")
+    if not len(table):
+        return table
+    rows = trace.rows("operator", "runtime")
+    working = table["thread"].isin(_threads(trace, rows))
+    if rows.size:  # what comes before the first and after the last is in no step
+        first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
+        working &= (table["time_ns"] >= first) & (table["time_ns"] <= last)
+    return table[working].sort_values("time_ns").reset_index(drop=True)
 
 
 def _place_of(rows: pd.DataFrame, prefix: str) -> Where:

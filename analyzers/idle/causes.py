@@ -26,7 +26,7 @@ from tracer.analyzers.gaps import (
 from tracer.analyzers.idle.gap_view import GapView
 from tracer.analyzers.idle.host_side import HostSide
 from tracer.analyzers.idle.owners import thread_segments
-from tracer.analyzers.idle.pieces import Pieces, bounded, chosen, lasting, merged
+from tracer.analyzers.idle.pieces import Pieces, bounded, chosen, joined, lasting, merged
 from tracer.analyzers.intervals import NONE, Longs, Rows, covered, places_between, take, union
 
 # A graph launch that costs the host more than this many nanoseconds a node, beyond the latency of
@@ -39,6 +39,12 @@ _SHORT_REST = 3
 
 def explain_idle(context: Context) -> Gaps:
     """Give each piece of idle its cause."""
+    return merged(context.gaps, *_explained(context))
+
+
+def _explained(context: Context) -> tuple[Pieces, NDArray[np.bool_], int]:
+    """The pieces of all gaps, of which gaps the recording lacks what they waited for, and the usual
+    pace of launches."""
     view = GapView(context)
     side = HostSide(view)
     parts = [
@@ -46,7 +52,7 @@ def explain_idle(context: Context) -> Gaps:
         _whole(view, view.device_side, DEVICE),
         *_host_late(view, side),
     ]
-    return merged(context.gaps, parts, view.unrecorded, side.pace_ns)
+    return joined(parts), view.unrecorded, side.pace_ns
 
 
 def _whole(view: GapView, these: NDArray[np.bool_], cause: int) -> Pieces:
@@ -67,12 +73,16 @@ def _rows_of(these: NDArray[np.bool_]) -> Rows:
 
 def _host_late(view: GapView, side: HostSide) -> list[Pieces]:
     """Pieces before a launch that came late: what the thread did until it, then the call."""
+    waiting, calling = _around_launch(view)
+    return [*_by_owner(view, side, waiting), *_in_call(view, side, calling)]
+
+
+def _around_launch(view: GapView) -> tuple[Pieces, Pieces]:
+    """What came before the launch, and what came from there on."""
     source = _rows_of(view.late)
     start, end = view.gaps.start_ns[source], view.gaps.end_ns[source]
     split = np.clip(view.launch_start[source], start, end)
-    waiting = bounded(source, start, split)
-    calling = bounded(source, split, end)
-    return [*_by_owner(view, side, waiting), *_in_call(view, side, calling)]
+    return bounded(source, start, split), bounded(source, split, end)
 
 
 def _in_call(view: GapView, side: HostSide, piece: Pieces) -> list[Pieces]:

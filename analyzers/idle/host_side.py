@@ -38,6 +38,9 @@ class HostSide:
         self.pace_ns, self.step_ns = usual_pace(context), usual_step(context)
         self.is_operator = self.host.of_kind("operator")
         self.is_range = self.host.of_kind("annotation") | self.host.of_kind("module")
+        self.outer_operator = self.host.outer_operator
+        self.launches_inside = self._hold_launches()
+        self.cause_of_row = self._causes()
 
     @cached_property
     def forced(self) -> tuple[tuple[Ranges, int], ...]:
@@ -70,8 +73,7 @@ class HostSide:
         each = [covered(start, end, *idle) for idle in self._idle]
         return np.min(each, axis=0, initial=np.iinfo(np.int64).max) if each else start * 0
 
-    @cached_property
-    def launches_inside(self) -> NDArray[np.bool_]:
+    def _hold_launches(self) -> NDArray[np.bool_]:
         """Host rows that hold a launch."""
         rows, stop = self.host.rows, self.host.forest.stop
         launches = np.append(False, self.work.launches.launching[rows])
@@ -80,8 +82,7 @@ class HostSide:
         marked[rows[before[stop] > before[1:]]] = True
         return marked
 
-    @cached_property
-    def cause_of_row(self) -> NDArray[np.int8]:
+    def _causes(self) -> NDArray[np.int8]:
         """What idle means while each host row is the innermost."""
         calls = self.calls
         out = np.full(len(self.trace.events), HOST, dtype=np.int8)

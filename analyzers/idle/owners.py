@@ -65,39 +65,50 @@ def _run_ahead(side: HostSide, waits: Longs) -> Longs:
 
 def _causes(side: HostSide, segments: Segments) -> NDArray[np.int8]:
     """What each segment means by the row that is innermost in it."""
-    owner = segments.event
-    length = np.diff(segments.start_ns, append=segments.start_ns[-1:])
-    length[0] = 0
-    cause = side.cause_of_row.take(owner)
+    cause = np.empty(segments.event.size, dtype=np.int8)
     # Without operators in the recording a thread that only launches is dispatching in between.
-    paced = (not side.is_operator.any()) & (length <= side.pace_ns)
-    silent = owner == NONE
-    cause[silent] = np.where(paced, np.int8(LAUNCH), np.int8(HOST))[silent]
+    dispatches = not side.is_operator.any()
+    for rows, owner, length in segments.parts():
+        paced = dispatches & (length <= side.pace_ns)
+        silent = np.where(paced, np.int8(LAUNCH), np.int8(HOST))
+        cause[rows] = np.where(owner == NONE, silent, side.cause_of_row.take(owner))
     dispatching = cause == LAUNCH
     for long, other in (
-        (_library_work(side, length, owner), COMPILE),
-        (_host_operators(side, length, owner), HOST),
+        (_library_work(side, segments), COMPILE),
+        (_host_operators(side, segments), HOST),
     ):
         cause[long[dispatching[long]]] = other
     return cause
 
 
-def _library_work(side: HostSide, length: Longs, owner: Rows) -> Longs:
+def _library_work(side: HostSide, segments: Segments) -> Longs:
     """Stretches of an operator without a call inside that are far longer than those of its like,
     or, when it has no like, than those of operators at all; it must launch something after."""
-    long = _longer(length, owner, _SHARE_OF_STEP * side.step_ns)
-    long = long[side.is_operator[owner[long]] & side.launches_inside[owner[long]]]
+    long, length = _longer(segments, _SHARE_OF_STEP * side.step_ns)
+    owner = segments.event[long]
+    launching = side.is_operator[owner] & side.launches_inside[owner]
+    long, length, owner = long[launching], length[launching], owner[launching]
     if not long.size:
         return long
-    overall = _overall_stretch(side, length, owner)
-    name = np.where(owner == NONE, NONE, side.trace.name_codes.take(owner))
+    name = side.trace.name_codes[owner]
+    least = _far_longer(side, segments, sorted(set(name.tolist())))
+    return long[length > np.array([least[code] for code in name.tolist()])]
+
+
+def _far_longer(side: HostSide, segments: Segments, names: list[int]) -> dict[int, float]:
+    """For each of these names, from what time on a stretch of it is far longer than its like."""
+    overall = _overall_stretch(side, segments)
+    of_name = np.zeros(len(side.trace.names), dtype=bool)
+    of_name[names] = True
+    owner, length = _stretches(segments, of_name[side.trace.name_codes])
+    name = side.trace.name_codes[owner]
     least = {}
-    for code in set(name[long].tolist()):
+    for code in names:
         mine = np.flatnonzero(name == code)
         longest = _longest_of_each(length[mine], owner[mine])
         usual = float(np.median(longest)) if longest.size > 1 else overall
         least[code] = FAR_LONGER * max(usual, overall / 4)
-    return long[length[long] > np.array([least[code] for code in name[long].tolist()])]
+    return least
 
 
 def _longest_of_each(length: Longs, owner: Rows) -> Longs:
@@ -107,22 +118,40 @@ def _longest_of_each(length: Longs, owner: Rows) -> Longs:
     return longest
 
 
-def _longer(length: Longs, owner: Rows, least: float) -> Longs:
-    """Segments of host rows that take longer than that."""
-    long = np.flatnonzero(length > least)
-    found: Longs = long[owner[long] != NONE]
-    return found
+def _longer(segments: Segments, least: float) -> tuple[Longs, Longs]:
+    """Segments of host rows that take longer than that, and how long they are."""
+    places, lengths = [], []
+    for rows, owner, length in segments.parts():
+        long = np.flatnonzero((length > least) & (owner != NONE))
+        places.append(long + rows.start)
+        lengths.append(length[long])
+    return np.concatenate(places), np.concatenate(lengths)
 
 
-def _overall_stretch(side: HostSide, length: Longs, owner: Rows) -> float:
+def _stretches(segments: Segments, wanted: NDArray[np.bool_]) -> tuple[Rows, Longs]:
+    """The wanted host rows, each as often as it is innermost, and for how long it is."""
+    owners, lengths = [], []
+    for _, owner, length in segments.parts():
+        mine = (owner != NONE) & wanted.take(owner)
+        owners.append(owner[mine])
+        lengths.append(length[mine])
+    return np.concatenate(owners), np.concatenate(lengths)
+
+
+def _overall_stretch(side: HostSide, segments: Segments) -> float:
     """Median of all stretches of operators without a call inside."""
-    stretches = length[(owner != NONE) & side.is_operator.take(owner)]
-    return float(np.median(stretches, overwrite_input=True)) if stretches.size else 0.0
+    stretches, count = np.empty(segments.event.size, dtype=np.int64), 0
+    for _, owner, length in segments.parts():
+        mine = length[(owner != NONE) & side.is_operator.take(owner)]
+        stretches[count : count + mine.size] = mine
+        count += mine.size
+    return float(np.median(stretches[:count], overwrite_input=True)) if count else 0.0
 
 
-def _host_operators(side: HostSide, length: Longs, owner: Rows) -> Longs:
+def _host_operators(side: HostSide, segments: Segments) -> Longs:
     """Operators that put nothing on a device and take long themselves: work of the host."""
-    long = _longer(length, owner, _SHARE_OF_STEP * side.step_ns / 4)
-    long = long[side.is_operator[owner[long]]]
-    idle: Longs = long[~side.launches_inside[side.host.outer_operator[owner[long]]]]
+    long, _ = _longer(segments, _SHARE_OF_STEP * side.step_ns / 4)
+    long = long[side.is_operator[segments.event[long]]]
+    outer = side.outer_operator[segments.event[long]]
+    idle: Longs = long[~side.launches_inside[outer]]
     return idle

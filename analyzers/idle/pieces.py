@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,33 +53,38 @@ def chosen(piece: Pieces, keep: NDArray[np.bool_]) -> Pieces:
     )
 
 
-def merged(gaps: Gaps, parts: list[Pieces], unrecorded: NDArray[np.bool_], pace_ns: int) -> Gaps:
+def joined(parts: list[Pieces]) -> Pieces:
+    """All of these behind each other."""
+    return Pieces(
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.start_ns for part in parts]),
+        np.concatenate([part.end_ns for part in parts]),
+        np.concatenate([part.cause for part in parts]),
+        np.concatenate([part.event for part in parts]),
+    )
+
+
+def merged(gaps: Gaps, pieces: Pieces, unrecorded: NDArray[np.bool_], pace_ns: int) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined. unrecorded: of each gap,
     whether the device, where it waited for itself, may have been busy with what has no rows."""
-
-    def joined(column: str) -> Any:
-        return np.concatenate([getattr(part, column) for part in parts])
-
-    start, source = joined("start_ns"), joined("source")
-    order = np.argsort(start, kind="stable")  # which merges parts that are in order
+    order = np.argsort(pieces.start_ns, kind="stable")  # which merges parts that are in order
     if gaps.device.size and gaps.device[0] != gaps.device[-1]:
-        order = order[np.argsort(gaps.device[source[order]], kind="stable")]
-    source, cause, event = source[order], joined("cause")[order], joined("event")[order]
+        order = order[np.argsort(gaps.device[pieces.source[order]], kind="stable")]
+    source, cause, event = pieces.source[order], pieces.cause[order], pieces.event[order]
     new = np.ones(source.size, dtype=bool)
     new[1:] = (source[1:] != source[:-1]) | (cause[1:] != cause[:-1]) | (event[1:] != event[:-1])
-    first = np.flatnonzero(new)
-    last = np.append(first[1:] - 1, source.size - 1) if source.size else first
-    kept = source[first]
+    first, last = order[new], order[np.append(new[1:], True)[: new.size]]
+    kept, cause = source[new], cause[new]
     return Gaps(
         gaps.device[kept],
-        start[order[first]],
-        joined("end_ns")[order[last]],
+        pieces.start_ns[first],
+        pieces.end_ns[last],
         gaps.step[kept],
         gaps.before[kept],
         gaps.after[kept],
-        cause[first],
+        cause,
         gaps.gap[kept],
-        event[first],
-        unrecorded[kept] & (cause[first] == DEVICE),
+        event[new],
+        unrecorded[kept] & (cause == DEVICE),
         pace_ns,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from tracer.analyzers.intervals import (
     NONE,
     Longs,
     Rows,
+    blocks,
     merged_times,
+    packed,
     places_between,
     take,
     union,
@@ -27,7 +30,7 @@ class Segments:
     """The parts of a thread's time, with what each means for a device that waits. The first begins
     before everything, the last never ends.
 
-    They are by far the most rows of an analysis, so each column is replaced as it changes."""
+    They are by far the most rows of an analysis, so each column changes where it stands."""
 
     start_ns: Longs
     event: Rows  # the innermost row; -1 for none
@@ -39,6 +42,15 @@ class Segments:
         ends: Longs = self.start_ns.take(np.minimum(places + 1, last))
         ends[places == last] = NEVER
         return ends
+
+    def parts(self) -> Iterator[tuple[slice, Rows, Longs]]:
+        """A few rows at a time: which these are, the innermost host row of each and how long it is.
+        The first and the last are no stretches of any row: 0."""
+        for rows in blocks(self.event.size):
+            bounds = self.start_ns[rows.start : rows.stop + 1]
+            length = np.diff(bounds, append=bounds[-1:])[: rows.stop - rows.start]
+            length[: int(rows.start == 0)] = 0
+            yield rows, self.event[rows], length
 
     def fill_from(self, other: Segments) -> None:
         """Where this thread does nothing, what the other does: the one waits for the other."""
@@ -61,11 +73,11 @@ class Segments:
     def join_alike(self) -> None:
         """Neighbours of one cause and event joined. Which operator dispatched does not matter: what
         comes of it is the next launch."""
-        self.event = np.where(self.cause == LAUNCH, NONE, self.event)
+        self.event[self.cause == LAUNCH] = NONE
         new = np.ones(self.event.size, dtype=bool)
         new[1:] = (self.cause[1:] != self.cause[:-1]) | (self.event[1:] != self.event[:-1])
-        self.event, self.cause = self.event[new], self.cause[new]
-        self.start_ns = self.start_ns[new]
+        self.event, self.cause = packed(self.event, new), packed(self.cause, new)
+        self.start_ns = packed(self.start_ns, new)
 
     def force(self, ranges: tuple[Longs, Longs], cause: int) -> None:
         """Inside these ranges of time this is the cause, whatever the thread says."""
@@ -82,25 +94,26 @@ def timeline(host: Host, thread: int) -> Segments:
     if (time[1:] < time[:-1]).any():  # rows that overlap and do not nest
         time, owner = _in_turn(host, places)
     last = np.append(time[1:] != time[:-1], True)
-    owner = owner[last]
-    return Segments(time[last], owner, np.full(owner.size, HOST, dtype=np.int8))
+    owner = packed(owner, last)
+    return Segments(packed(time, last), owner, np.full(owner.size, HOST, dtype=np.int8))
 
 
 def _walked(host: Host, places: slice) -> tuple[Longs, Rows]:
     """A walk down the trees enters and leaves each row that lasts: where in the walk follows from
     what it passed before."""
-    trace = host.trace
-    rows = host.rows[places]
-    lasts = trace.end_ns[rows] > trace.start_ns[rows]
+    trace, forest, rows = host.trace, host.forest, host.rows[places]
+    lasts = trace.events["duration_ns"].to_numpy()[rows] > 0
     passed = np.cumsum(np.append(False, lasts), dtype=np.int32)
-    rows, depth = rows[lasts], host.forest.depth[places][lasts]
-    time = np.full(2 * rows.size + 1, np.iinfo(np.int64).min)
+    time = np.full(2 * int(passed[-1]) + 1, np.iinfo(np.int64).min)
     owner = np.full(time.size, NONE, dtype=np.int32)
-    enters = 2 * np.arange(rows.size, dtype=np.int32) + 1 - depth
-    time[enters], owner[enters] = trace.start_ns[rows], rows
-    leaves = 2 * passed[host.forest.stop[places][lasts] - places.start] - depth
-    time[leaves] = trace.end_ns[rows]
-    owner[leaves] = take(host.rows, host.forest.parent[places][lasts])
+    for part in blocks(rows.size):
+        own = np.flatnonzero(lasts[part]) + part.start
+        entered, at = rows[own], own + places.start
+        depth = forest.depth[at]
+        enters = 2 * passed[own] + 1 - depth
+        time[enters], owner[enters] = trace.start_ns[entered], entered
+        leaves = 2 * passed[forest.stop[at] - places.start] - depth
+        time[leaves], owner[leaves] = trace.end_ns[entered], take(host.rows, forest.parent[at])
     return time, owner
 
 
