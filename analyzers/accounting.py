@@ -100,7 +100,7 @@ def _cut_device(
         np.full(place.size, device, dtype=np.int32),
         edges[place],
         edges[place + 1],
-        steps_at(edges[place], step_start, step_end).astype(np.int32),
+        steps_at(edges[place], step_start, step_end),
         work,
         charged,
     )
@@ -148,11 +148,11 @@ def _share(edges: Longs, place: Longs, work: Longs, lanes: Lanes) -> Longs:
     return charged
 
 
-def steps_at(time: Longs, step_start: Longs, step_end: Longs) -> Longs:
+def steps_at(time: Longs, step_start: Longs, step_end: Longs) -> Rows:
     """The step each time lies in, its start counted and its end not; -1 between steps."""
     at = np.searchsorted(step_start, time, side="right") - 1
     inside = (at >= 0) & (time < (step_end[np.maximum(at, 0)] if step_end.size else time))
-    return np.where(inside, at, NONE)
+    return np.where(inside, at, NONE).astype(np.int32)
 
 
 def settle_steps(
@@ -185,6 +185,8 @@ def exposure(lanes: Lanes, begin: int, end: int) -> tuple[Longs, Longs]:
         on = lanes.device == device
         compute = on & (lanes.work_class == COMPUTE)
         rows = np.flatnonzero(on & (lanes.work_class == COLLECTIVE))
+        if not rows.size:
+            continue
         busy = union(start[compute], finish[compute])
         overlapped[rows] = covered(start[rows], finish[rows], *busy)
         exposed[rows] = finish[rows] - start[rows] - overlapped[rows]
@@ -199,6 +201,8 @@ def overlapped_total(lanes: Lanes, begin: int, end: int) -> int:
         on = lanes.device == device
         compute = on & (lanes.work_class == COMPUTE)
         collective = on & (lanes.work_class == COLLECTIVE)
+        if not collective.any():
+            continue
         busy = union(start[compute], finish[compute])
         lanes_of = union(start[collective], finish[collective])
         out += int(covered(*lanes_of, *busy).sum())

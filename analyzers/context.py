@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracer.analysis import Analysis, RuleResult
-from tracer.analyzers.accounting import (
-    Lanes,
-    Slices,
-)
+from tracer.analyzers.accounting import Lanes
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.facts.work import Work
@@ -48,7 +45,6 @@ class Context:
     attribution: Attribution
     lanes: Lanes
     plan: StepPlan
-    slices: Slices
     gaps: Gaps
     analysis: Analysis | None = None
 

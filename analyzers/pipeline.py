@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKET_CODE, HOW, TABLES, WORK_CLASSES, Analysis, Window
 from tracer.analyzers.accounting import (
     Lanes,
+    Slices,
     cut_window,
     exposure,
     overlapped_total,
@@ -47,12 +48,7 @@ from tracer.events import Trace, make_table, text_column
 
 def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
     """Link, attribute, account, explain the idle, then ask every rule."""
-    context = understand(trace)
-    if context.work.cpu_only:
-        context = replace(context, gaps=explain_compiling(context.gaps, context.work.host))
-    elif explain is not None:
-        context = replace(context, gaps=explain(context))
-    analysis = assemble(context)
+    context, analysis = _account(trace, explain)
     results = [rule(context, analysis) for rule in rules]
     return replace(
         analysis,
@@ -62,8 +58,23 @@ def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...])
     )
 
 
+def _account(trace: Trace, explain: Explain | None) -> tuple[Context, Analysis]:
+    """What the rules judge: the structures, and every table and sum."""
+    context, busy = _understand(trace)
+    if context.work.cpu_only:
+        context = replace(context, gaps=explain_compiling(context.gaps, context.work.host))
+    elif explain is not None:
+        context = replace(context, gaps=explain(context))
+    return context, assemble(context, busy)
+
+
 def understand(trace: Trace) -> Context:
     """The structures: work with its host side, steps, roles, buckets, gaps."""
+    return _understand(trace)[0]
+
+
+def _understand(trace: Trace) -> tuple[Context, Slices]:
+    """The structures, and the slices in which work runs, of which the tables are made."""
     host = read_host(trace)
     launches = link_launches(host)
     work = collect_work(trace, host, launches, read_modules(trace, host))
@@ -78,7 +89,7 @@ def understand(trace: Trace) -> Context:
         plan = replace(plan, host=told)
     slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
-    return Context(work, roles, attribution, lanes, plan, slices.busy, gaps)
+    return Context(work, roles, attribution, lanes, plan, gaps), slices.busy
 
 
 def lanes_of(work: Work) -> Lanes:
@@ -134,7 +145,7 @@ def _one_step(work: Work) -> StepPlan:
     start = int(trace.start_ns[rows].min()) if rows.size else 0
     end = int(trace.end_ns[rows].max()) if rows.size else 0
     step = HostStep("window", start, end, NONE, "window")
-    work_step = np.where(work.orphaned, NONE, 0).astype(np.int64)
+    work_step = np.where(work.orphaned, NONE, 0).astype(np.int32)
     return StepPlan([step], np.array([start]), np.array([end]), work_step, False)
 
 
@@ -156,10 +167,10 @@ def _unaccounted(work: Work) -> str:
     return "launches were recorded and no device row was"
 
 
-def assemble(context: Context) -> Analysis:
+def assemble(context: Context, busy: Slices) -> Analysis:
     """The result without findings: every table and sum."""
     work, lanes, plan = context.work, context.lanes, context.plan
-    slices = _slices_table(context)
+    slices = _slices_table(context, busy)
     charges = sum_charges(
         slices["step"].to_numpy(), slices["bucket"].to_numpy(), slices["charged_ns"].to_numpy()
     )
@@ -219,9 +230,9 @@ def _inside(lanes: Lanes, start: int, end: int) -> NDArray[np.bool_]:
     return inside
 
 
-def _slices_table(context: Context) -> pd.DataFrame:
+def _slices_table(context: Context, slices: Slices) -> pd.DataFrame:
     """The window in pieces: work with its bucket, idle with its cause."""
-    slices, gaps = context.slices, context.gaps
+    gaps = context.gaps
     idle_bucket = np.array([BUCKET_CODE["overhead", cause] for cause in CAUSES], dtype=np.int16)
     columns: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
         "device": (slices.device, gaps.device),

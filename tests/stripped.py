@@ -48,6 +48,6 @@ def without_captures(trace: Trace) -> Trace:
     kinds = trace.events["kind"].astype(str).to_numpy()
     keep = kinds != "module"
     for start, end in capture_ranges(trace, host):
-        within = (trace.start_ns >= start) & (trace.end_ns <= end)
+        within = (trace.start_ns >= start) & (trace.end_ns[:] <= end)
         keep &= ~(within & np.isin(kinds, ["runtime", "operator"]))
     return keep_rows(trace, keep)

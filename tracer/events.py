@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
@@ -436,6 +436,23 @@ def _any_of(codes: NDArray[Any], wanted: Sequence[int]) -> NDArray[np.bool_]:
     return found
 
 
+class Ends:
+    """When events end. Index it as a column: only the rows that are asked for are worked out, since
+    all of them would be one of the largest columns of an analysis."""
+
+    def __init__(
+        self, start_ns: NDArray[np.int64], duration_ns: NDArray[np.signedinteger[Any]]
+    ) -> None:
+        self._start_ns, self._duration_ns = start_ns, duration_ns
+
+    @overload
+    def __getitem__(self, rows: int | np.integer[Any]) -> np.int64: ...
+    @overload
+    def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[np.int64]: ...
+    def __getitem__(self, rows: Any) -> Any:
+        return self._start_ns[rows] + self._duration_ns[rows]
+
+
 @dataclass(frozen=True)
 class Trace:
     """A recording: `events`, side tables by name, meta and notes. Nobody changes it after.
@@ -476,9 +493,9 @@ class Trace:
         return codes
 
     @cached_property
-    def name_codes(self) -> NDArray[np.int32]:
-        """Codes of `name` into `names`, one for each event."""
-        return np.asarray(self.events["name"].cat.codes, dtype=np.int32)
+    def name_codes(self) -> NDArray[np.signedinteger[Any]]:
+        """Codes of `name` into `names`, one for each event, in as few bits as there are names."""
+        return np.asarray(self.events["name"].cat.codes)
 
     @cached_property
     def names(self) -> list[str]:
@@ -490,9 +507,8 @@ class Trace:
         return self.events["start_ns"].to_numpy()
 
     @cached_property
-    def end_ns(self) -> NDArray[np.int64]:
-        ends: NDArray[np.int64] = self.start_ns + self.events["duration_ns"].to_numpy()
-        return ends
+    def end_ns(self) -> Ends:
+        return Ends(self.start_ns, self.events["duration_ns"].to_numpy())
 
     def rows(self, *kinds: str) -> NDArray[np.int64]:
         """Row numbers of the events of these kinds, in order of start."""

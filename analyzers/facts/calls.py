@@ -6,6 +6,7 @@ Kind is decided by what the CUDA and HIP interfaces and PyTorch call things, not
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -80,9 +81,15 @@ class Calls:
     def __init__(self, trace: Trace, host: Host, launches: Launches) -> None:
         self.trace, self.host, self.launches = trace, host, launches
 
+    def _named(self, test: Callable[[str], object], *kinds: str) -> NDArray[np.bool_]:
+        """The host rows of such a name. Most of what is asked for does not occur in a recording,
+        and a mask that marks nothing need not take memory."""
+        found = self.trace.named(test, *kinds)
+        return found if found.any() else np.broadcast_to(np.False_, found.size)
+
     @cached_property
     def synchronize(self) -> NDArray[np.bool_]:
-        return self.trace.named(is_synchronize, "runtime")
+        return self._named(is_synchronize, "runtime")
 
     @cached_property
     def blocking_copy(self) -> NDArray[np.bool_]:
@@ -111,11 +118,11 @@ class Calls:
 
     @cached_property
     def allocator(self) -> NDArray[np.bool_]:
-        return self.trace.named(is_allocator, "runtime")
+        return self._named(is_allocator, "runtime")
 
     @cached_property
     def module_load(self) -> NDArray[np.bool_]:
-        return self.trace.named(is_module_load, "runtime")
+        return self._named(is_module_load, "runtime")
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
@@ -124,11 +131,11 @@ class Calls:
 
     @cached_property
     def input(self) -> NDArray[np.bool_]:
-        return self.trace.named(_INPUT.match, *HOST_KINDS)
+        return self._named(_INPUT.match, *HOST_KINDS)
 
     @cached_property
     def collecting(self) -> NDArray[np.bool_]:
-        return self.trace.named(_COLLECTION.match, *HOST_KINDS)
+        return self._named(_COLLECTION.match, *HOST_KINDS)
 
     def overhead_ranges(self, compiles: bool) -> tuple[Longs, Longs]:
         """Starts and ends of the overhead rows that compile or load, or that are the profiler's."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
 from tracer.analyzers.facts.host import Host, Launches
 from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
-from tracer.analyzers.intervals import NONE, Longs, distinct, take
+from tracer.analyzers.intervals import NONE, Longs, distinct, nowhere, take
 from tracer.events import Note, Trace
 
 _REGION = "## Call CompiledFxGraph"
@@ -72,7 +72,7 @@ def map_compiled(
     host: Host, launches: Launches, tree: ModuleTree, event: Longs, site: Longs, launch: Longs
 ) -> CompiledWork:
     """Find the call behind each piece of work that compiled code launched."""
-    nothing = np.full(event.size, NONE, dtype=np.int64)
+    nothing = nowhere(event.size)
     regions = host.trace.named(lambda name: name.startswith(_REGION), "annotation", "operator")
     if not regions.any():
         return CompiledWork(nothing, nothing, (), nothing)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Forest, Longs, Rows, lookup, nest, take
+from tracer.analyzers.intervals import NONE, Forest, Longs, Rows, lookup, nest, nowhere, take
 from tracer.events import Trace
 
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
@@ -67,10 +67,10 @@ class Host:
         threads = self.trace.events["thread"].to_numpy()[self.rows]
         return slice(*np.searchsorted(threads, [thread, thread + 1]).tolist())
 
-    @cached_property
+    @property
     def nowhere(self) -> Rows:
         """-1 for each event: most of what is asked for does not occur in a recording."""
-        return np.broadcast_to(np.int32(NONE), len(self.trace.events))
+        return nowhere(len(self.trace.events))
 
     def nearest(self, wanted: NDArray[np.bool_]) -> Rows:
         """For each event the innermost host row around it, itself counted, that is wanted."""

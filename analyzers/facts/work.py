@@ -14,7 +14,7 @@ from tracer.analyzers.facts.calls import Calls
 from tracer.analyzers.facts.compiled import CompiledWork
 from tracer.analyzers.facts.host import Host, Launches
 from tracer.analyzers.facts.modules import ModuleTree
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.intervals import NONE, Longs, nowhere, take
 from tracer.analyzers.names.kernel_table import KernelName, describe
 from tracer.events import KIND_CODE, Note, Trace
 
@@ -60,9 +60,9 @@ class Work:
         answer: Answer = self.answers[ask]
         return answer
 
-    @cached_property
+    @property
     def _none(self) -> Longs:
-        return np.full(self.event.size, NONE, dtype=np.int64)
+        return nowhere(self.event.size)
 
     @property
     def node(self) -> Longs:
@@ -88,8 +88,7 @@ class Work:
 
     @cached_property
     def name_code(self) -> NDArray[np.int32]:
-        codes: NDArray[np.int32] = self.trace.name_codes[self.event]
-        return codes
+        return self.trace.name_codes[self.event].astype(np.int32)
 
     @cached_property
     def operator(self) -> Longs:

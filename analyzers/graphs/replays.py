@@ -23,7 +23,7 @@ from tracer.analyzers.graphs.captures import (
     saved_captures,
 )
 from tracer.analyzers.graphs.order import merge_streams
-from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, lookup, nowhere, take
 from tracer.analyzers.names.kernel_table import describe
 from tracer.events import KIND_CODE, Note, Trace
 
@@ -59,7 +59,7 @@ class _Replay:
     rows: Longs
     kinds: NDArray[np.int8]
     names: Texts
-    codes: NDArray[np.int32]  # of the names, in this recording
+    codes: Longs  # of the names, in this recording
     begin_ns: int
     graph: int  # the number that the format gives the graph; -1 unknown
     stream: Longs
@@ -74,7 +74,7 @@ class _Replay:
 
 def map_replays(host: Host, launches: Launches, event: Longs, launch: Longs) -> GraphMap:
     """Find for each replay the capture it can only come from, and pair their nodes in order."""
-    nothing = np.full(event.size, NONE, dtype=np.int64)
+    nothing = nowhere(event.size)
     rows = np.flatnonzero(take(launches.graph.astype(np.int64), launch) == 1)
     if not rows.size:
         return GraphMap(nothing, nothing, ())

@@ -23,8 +23,9 @@ class GapView:
         work, trace = context.work, context.work.trace
         self.launch = take(work.launch, self.gaps.after)
         self.begin, self.finish = self._whole_bounds()
-        self.launch_start = self._time_of(trace.start_ns)
-        self.launch_end = self._time_of(trace.end_ns)
+        launched = np.maximum(self.launch, 0)
+        self.launch_start = self._time_of(trace.start_ns[launched])
+        self.launch_end = self._time_of(trace.end_ns[launched])
         same = take(work.launch, self.gaps.before) == self.launch
         self.in_graph = same & (self.launch != NONE)
         tail = self.gaps.after == NONE
@@ -95,4 +96,4 @@ class GapView:
 
     def _time_of(self, times: Longs) -> Longs:
         """Of the launch; of the end of the gap where nothing was launched after it."""
-        return np.where(self.launch == NONE, self.finish, times[np.maximum(self.launch, 0)])
+        return np.where(self.launch == NONE, self.finish, times)

@@ -283,7 +283,7 @@ def capture_ranges(trace: Trace, host: Host) -> list[tuple[int, int]]:
     out = []
     for start in trace.start_ns[begins].tolist():
         after = stops[stops >= start]
-        out.append((start, int(after.min()) if after.size else int(trace.end_ns.max())))
+        out.append((start, int(after.min()) if after.size else int(trace.end_ns[:].max())))
     return out
 
 

@@ -232,7 +232,8 @@ def matching_events(lanes: Lanes, query: str) -> Longs:
     trace = lanes.trace
     named = trace.names_matching(lambda name: wanted in name.lower())[trace.name_codes]
     rows = trace.rows("operator", "module", "annotation", "runtime", "kernel", "memcpy", "memset")
-    return rows[named[rows]]
+    found: Longs = rows[named[rows]]
+    return found
 
 
 def step_bounds(lanes: Lanes, step: int) -> tuple[int, int]:

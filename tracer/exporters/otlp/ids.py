@@ -17,7 +17,7 @@ def fingerprint(trace: Trace) -> bytes:
     digest = blake2b(digest_size=16, person=b"tracer.run")
     digest.update(repr((trace.meta.rank, len(trace.events), len(trace.names))).encode())
     digest.update(np.ascontiguousarray(trace.start_ns).data)
-    digest.update(np.ascontiguousarray(trace.end_ns).data)
+    digest.update(np.ascontiguousarray(trace.end_ns[:]).data)
     return digest.digest()
 
 
