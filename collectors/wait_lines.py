@@ -129,7 +129,7 @@ class WaitLines:
         for name in _READS:
             original = getattr(torch.Tensor, name)
             own = name in torch.Tensor.__dict__
-            watched = self._watched(original)
+            watched = _Watched(original, self._note)
             setattr(torch.Tensor, name, watched)
             self._patched.append(_restorer(name, original, own, watched))
         self._undo.append(self._unpatch)
@@ -139,16 +139,6 @@ class WaitLines:
     def _unpatch(self) -> None:
         while self._patched:
             self._patched.pop()()
-
-    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not torch.compiler.is_compiling():
-                self._note(sys._getframe(1))
-            return original(tensor, *args, **kwargs)
-
-        read.__name__ = getattr(original, "__name__", "read")
-        read.__doc__ = original.__doc__
-        return read
 
     def __enter__(self) -> WaitLines:
         self.start()
@@ -161,6 +151,24 @@ class WaitLines:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Watched:
+    """Stands for a method of a tensor and notes who asks for it.
+
+    The call itself is then made without a frame of ours, so that a warning that the method gives
+    names the line of the user.
+    """
+
+    def __init__(self, original: Any, note: Callable[[FrameType | None], None]) -> None:
+        self._original, self._note = original, note
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+        if tensor is None:
+            return self._original
+        if not torch.compiler.is_compiling():
+            self._note(sys._getframe(1))
+        return self._original.__get__(tensor, owner)
 
 
 def _set_sync_debug_mode(mode: int) -> None:
@@ -184,11 +192,9 @@ def _restore_filters(filters: list[Any]) -> None:
         mutated()
 
 
-def _restorer(
-    name: str, original: Callable[..., Any], own: bool, watched: Callable[..., Any]
-) -> Callable[[], None]:
+def _restorer(name: str, original: Any, own: bool, watched: _Watched) -> Callable[[], None]:
     def restore() -> None:
-        if getattr(torch.Tensor, name) is not watched:
+        if torch.Tensor.__dict__.get(name) is not watched:
             return  # somebody patched over it: theirs stays and passes calls on
         if own:
             setattr(torch.Tensor, name, original)

@@ -110,3 +110,24 @@ def test_results_do_not_change() -> None:
     finally:
         lines.close()
     assert set(lines.table()["function"]) == {sys._getframe().f_code.co_name}
+
+
+def test_a_warning_of_a_watched_read_names_the_line_of_the_user() -> None:
+    learned, always = torch.ones(1, requires_grad=True), torch.is_warn_always_enabled()
+    try:
+        torch.set_warn_always(True)
+        with warnings.catch_warnings(record=True) as caught, WaitLines() as lines:
+            warnings.simplefilter("always")
+            float(learned)  # the read that warns
+    finally:
+        torch.set_warn_always(always)
+    places = [(w.filename, w.lineno) for w in caught if "requires_grad" in str(w.message)]
+    assert places == [(__file__, line_of("the read that warns"))]
+    assert line_of("the read that warns") in list(lines.table()["line"])
+
+
+def test_a_method_asked_for_on_the_class_is_the_original() -> None:
+    before = {name: getattr(torch.Tensor, name) for name in METHODS}
+    with WaitLines():
+        assert {name: getattr(torch.Tensor, name) for name in METHODS} == before
+        assert torch.ones(3).tolist() == [1.0] * 3
