@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tracer.analysis import BUCKETS, Analysis, RuleResult
+from tracer.analysis import BUCKET_CODE, BUCKETS, Analysis, RuleResult
 from tracer.analyzers.context import Context
+from tracer.analyzers.evidence.attribution import HOW_CODE
 from tracer.analyzers.facts.places import Places
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
@@ -26,6 +27,7 @@ _NO_SDPA = "offers no sdpa"
 _FAST_PATH = "the inference fast path of nn.MultiheadAttention computes them so here"
 _CAPPED = "scores are capped (tanh), which scaled_dot_product_attention does not do"
 _MOST_SITES = 8
+_EXPERTS = [BUCKET_CODE["ffn", part] for part in ("router", "experts")]
 
 
 def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
@@ -34,12 +36,20 @@ def judge_attention(context: Context, analysis: Analysis) -> RuleResult:
         reason = analysis.breakdown_reason
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in (RULE, NOTE)))
     judged = Judged(context, analysis, AttentionCalls(context.work))
-    calls, _ = context.work.once(slow_rows)
+    calls = _of_attention(context, context.work.once(slow_rows)[0])
     findings, notes = quoted(context.work.trace, RULE, _fallbacks(judged, calls))
     findings += tuple(second_best(judged))
     ran = _ran(context)
     checks = tuple(verdict(rule, findings, ran) for rule in (RULE, NOTE))
     return RuleResult(findings, checks, notes)
+
+
+def _of_attention(context: Context, calls: Sequence[AttentionCall]) -> list[AttentionCall]:
+    """Without the chains of a gate and the experts that it weighs: product, softmax, product."""
+    attribution = context.attribution
+    by_module = attribution.how == HOW_CODE["module"]
+    experts = by_module & np.isin(attribution.bucket, _EXPERTS)
+    return [c for c in calls if c.backend == MATH or not experts[c.rows].any()]
 
 
 def _ran(context: Context) -> str:

@@ -13,6 +13,7 @@ from tracer.analyzers.facts.places import folded
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.kernel_table import KernelName
+from tracer.analyzers.rules.written_softmax import written_softmaxes
 
 MATH, UNFUSED = "math", "unfused"
 _SDPA = re.compile(r"aten::scaled_dot_product_attention$")
@@ -26,7 +27,7 @@ _FUSED = {
 _BATCHED_PRODUCT = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::softmax", "aten::_masked_softmax", "aten::_safe_softmax")
 # Elementwise work that may stand between the products and the softmax of one attention: scale,
-# mask, cast, dropout; and reductions of a softmax that is itself written out.
+# mask, cast, dropout.
 _REACH = 10
 # Without a device views and allocations stand between them too.
 _REACH_ON_CPU = 24
@@ -69,7 +70,24 @@ def unfused_calls(work: Work, excluded: NDArray[np.bool_]) -> list[AttentionCall
         if _shapes_agree(work, arguments, sequence[[first, place, last]]):
             rows = sequence[first : _end_of_product(work, sequence, last)]
             chains.append(AttentionCall(UNFUSED, int(work.operator[sequence[place]]), rows))
-    return _with_backward(work, chains)
+    return _with_backward(work, chains + _written_chains(work, sequence, letters, arguments))
+
+
+def _written_chains(
+    work: Work, sequence: Longs, letters: _Letters, arguments: Arguments
+) -> list[AttentionCall]:
+    """Chains without a softmax of the framework's. Nothing but its parts tells of one, so both
+    products must be known to be batched, and no other lies between."""
+    known = letters.product & (work.operator != NONE)
+    stops = letters.ends | letters.softmax | (letters.multiplies & ~known)
+    chains = []
+    for found in written_softmaxes(work, sequence, known, stops):
+        rows = sequence[[found.first, found.exponents, found.last]]
+        if _in_one_block(work, rows[[0, 2]]) and _shapes_agree(work, arguments, rows):
+            end = max(found.end, _end_of_product(work, sequence, found.last))
+            operator = int(work.operator[rows[1]])
+            chains.append(AttentionCall(UNFUSED, operator, sequence[found.first : end]))
+    return chains
 
 
 def _with_backward(work: Work, chains: list[AttentionCall]) -> list[AttentionCall]:
@@ -115,6 +133,7 @@ class _Letters:
     """What each piece of work can be in a chain."""
 
     product: NDArray[np.bool_]
+    multiplies: NDArray[np.bool_]  # a product of any kind
     softmax: NDArray[np.bool_]
     breaks: NDArray[np.bool_]  # stands in no chain
     ends: NDArray[np.bool_]  # nor after its softmax
@@ -140,7 +159,8 @@ def _letters(work: Work) -> _Letters:
     operators = take(trace.name_codes.astype(np.int64), work.operator)
     known = operators != NONE
     batched = trace.names_matching(lambda name: name in _BATCHED_PRODUCT)
-    product = (tokens == "GEMM")[work.name_code] & (~known | batched[np.maximum(operators, 0)])
+    multiplies = (tokens == "GEMM")[work.name_code]
+    product = multiplies & (~known | batched[np.maximum(operators, 0)])
     named_softmax = trace.names_matching(lambda name: name in _SOFTMAX)
     softmax = (tokens == "SOFTMAX")[work.name_code] | (
         known & named_softmax[np.maximum(operators, 0)]
@@ -152,7 +172,7 @@ def _letters(work: Work) -> _Letters:
         for refused in (_BREAKING, _ENDING)
     )
     reach = _REACH_ON_CPU if work.cpu_only else _REACH
-    return _Letters(product, softmax, breaks & ~softmax, ends & ~softmax, reach)
+    return _Letters(product, multiplies, softmax, breaks & ~softmax, ends & ~softmax, reach)
 
 
 def _token(name: KernelName) -> str:
