@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.test_otlp_spans import spans_of
 from tracer.analysis import Analysis
 from tracer.errors import UsageError
 from tracer.events import SIDE_TABLES, make_table
-from tracer.exporters.otlp import BackgroundExport, export_otlp
+from tracer.exporters.otlp import BackgroundExport, DeliveryReport, export_otlp
+from tracer.exporters.otlp.delivery import Clock
 from tracer.exporters.otlp.live import LiveExport, Progress, RunningSums
 from tracer.exporters.otlp.metrics import (
     STEP_BOUNDS,
@@ -243,6 +245,49 @@ def test_a_program_that_ends_is_not_held_by_a_silent_collector(
     assert report is not None and report.dropped == report.produced
     assert report.undelivered == tmp_path / "k.otlp"
     assert "not delivered" in caplog.text
+
+
+def test_a_program_that_ends_waits_until_its_recording_is_analysed(
+    analysis: Analysis, tmp_path: Path
+) -> None:
+    """Else an export of a large recording was gone without a word."""
+    analysed = threading.Event()
+
+    def deliver(on_start: Callable[[Clock], None]) -> DeliveryReport:
+        assert analysed.wait(20)
+        return export_otlp(
+            analysis, receiver.endpoint, protocol="http/protobuf", environ={},
+            on_start=on_start, keep=tmp_path / "k.otlp",
+        )  # fmt: skip
+
+    with HttpReceiver() as receiver:
+        under_way = BackgroundExport(deliver).start()
+        ending = threading.Thread(target=under_way.finish, args=(0.01,))
+        ending.start()
+        ending.join(0.3)
+        waits = ending.is_alive()
+        analysed.set()
+        ending.join()
+        report = under_way.wait(20)
+    assert waits and report is not None
+    assert report.accepted + report.dropped == report.produced
+
+
+def test_an_export_that_the_program_outran_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    analysed = threading.Event()
+
+    def deliver(_on_start: Callable[[Clock], None]) -> DeliveryReport:
+        analysed.wait(20)
+        raise UsageError("too late")
+
+    monkeypatch.setattr("tracer.exporters.otlp.background.ANALYSIS_GRACE_S", 0.01)
+    under_way = BackgroundExport(deliver).start()
+    under_way.finish(grace_s=0.01)
+    assert "the program ended before the export did" in caplog.text
+    analysed.set()
+    under_way.wait(20)
 
 
 def test_a_wrong_argument_in_the_background_is_told(

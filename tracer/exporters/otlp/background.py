@@ -13,6 +13,8 @@ from tracer.exporters.otlp.report import DeliveryReport
 # What a program that ends may wait for an export under way: a receiver on this machine takes the
 # folded default in a tenth of it. What is left then is kept in the file of undelivered spans.
 EXIT_GRACE_S = 2.0
+# Until then the recording is still being analysed, which takes seconds where it is large.
+ANALYSIS_GRACE_S = 60.0
 _LOG = logging.getLogger("tracer.otlp")
 
 
@@ -27,6 +29,7 @@ class BackgroundExport:
         self.error: Exception | None = None
         self._deliver = deliver
         self._clock: Clock | None = None
+        self._analysed = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tracer-otlp", daemon=True)
 
     def start(self) -> BackgroundExport:
@@ -41,14 +44,18 @@ class BackgroundExport:
 
     def finish(self, grace_s: float = EXIT_GRACE_S) -> None:
         """End the export: a short wait, then what is not delivered is kept in a file."""
+        self._analysed.wait(ANALYSIS_GRACE_S)
         self._thread.join(grace_s)
         if self._thread.is_alive() and self._clock is not None:
             self._clock.stop()
             self._thread.join(grace_s)
+        if self._thread.is_alive():
+            _LOG.warning("tracer: not exported: the program ended before the export did")
         atexit.unregister(self.finish)
 
     def _set_clock(self, clock: Clock) -> None:
         self._clock = clock
+        self._analysed.set()
 
     def _work(self) -> None:
         try:
@@ -60,4 +67,5 @@ class BackgroundExport:
             if not self.report.complete:
                 _LOG.warning("tracer: %s", self.report.text())
         finally:
+            self._analysed.set()
             atexit.unregister(self.finish)
