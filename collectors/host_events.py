@@ -93,9 +93,9 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """In order of their start, without the helpers of multiprocessing."""
+        """In order of their start, without the helpers of multiprocessing and of the compiler."""
         helpers = _helper_pids()
-        return [pid for pid in self._pids if pid not in helpers]
+        return [pid for pid in self._pids if pid not in helpers and not _compiles(pid)]
 
 
 def _helper_pids() -> set[int | None]:
@@ -108,6 +108,15 @@ def _helper_pids() -> set[int | None]:
         getattr(getattr(sys.modules.get(f"multiprocessing.{module}"), owner, None), name, None)
         for module, owner, name in places
     }
+
+
+def _compiles(pid: int) -> bool:
+    """Whether it is a worker of Inductor, which uses no GPU; where the system tells."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"_inductor" in command and b"compile_worker" in command
 
 
 def living_children() -> list[int]:

@@ -4,6 +4,7 @@ and shares, and the rule fallback.compile."""
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -399,9 +400,23 @@ def test_earlier_breaks_count_only_for_code_that_runs_here() -> None:
     assert [f.detail["reason"] for f in found if f.rule == "fallback.compile"] == ["one"]
 
 
-def test_a_form_of_the_log_that_is_not_known_costs_nothing() -> None:
-    import logging
+def test_a_skip_that_the_compiler_finds_when_its_code_runs_is_kept_once() -> None:
+    skipped = "skipping cudagraphs due to mutated inputs (1 instances). Found from : \n  line 3"
+    log = CompileLog()
+    log.start()
+    try:
+        logging.getLogger("torch._inductor.cudagraph_utils").warning(skipped)
+        logging.getLogger("torch._inductor.cudagraph_utils").warning("Autotune: %s", "mm")
+    finally:
+        log.close()
+    told = log.table()
+    assert told["kind"].tolist() == ["cudagraph_skip"]
+    assert "mutated inputs" in str(told["reason"].iloc[0])
+    log.events.append(log._skips[0])  # the metrics of the compilation say the same
+    assert len(log.table()) == 1
 
+
+def test_a_form_of_the_log_that_is_not_known_costs_nothing() -> None:
     log = CompileLog()
     for metadata in (None, {}, {"artifact": 3}, {"compilation_metrics": {"start_time_us": "x"}}):
         record = logging.LogRecord("torch.__trace", 10, "", 0, "", None, None)

@@ -14,6 +14,9 @@ import pandas as pd
 from tracer.events import SIDE_TABLES, make_table
 
 LOGGER = "torch.__trace"
+# What code that was compiled does when it runs is in no metrics; the compiler logs it in words.
+_RUNTIME_LOGGER = "torch._inductor"
+_SKIPPED = re.compile(r"skipping cudagraphs? due to")
 _BREAK = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\s*$", re.M)
 _REASON = re.compile(r"Graph Break Reason: *(?P<reason>.*)", re.S)
 # Dynamo puts what it was doing before what went wrong.
@@ -40,20 +43,24 @@ class CompileLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.events: list[CompileEvent] = []
+        self._skips: list[CompileEvent] = []
 
     def start(self) -> None:
-        logging.getLogger(LOGGER).addHandler(self)
+        for name in (LOGGER, _RUNTIME_LOGGER):
+            logging.getLogger(name).addHandler(self)
 
     def close(self) -> None:
-        logging.getLogger(LOGGER).removeHandler(self)
+        for name in (LOGGER, _RUNTIME_LOGGER):
+            logging.getLogger(name).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Read a record of torch; others have no `metadata`."""
-        metadata = getattr(record, "metadata", None)
-        if not isinstance(metadata, Mapping):
-            return
+        """Read a record of torch: of its structured log, which has `metadata`, or in words."""
+        metadata, now_ns = getattr(record, "metadata", None), round(record.created * 1e9)
         try:
-            self._read(metadata, getattr(record, "payload", None), round(record.created * 1e9))
+            if isinstance(metadata, Mapping):
+                self._read(metadata, getattr(record, "payload", None), now_ns)
+            elif _SKIPPED.search(text := record.getMessage()):
+                self._skips.append(_runtime_skip(text, now_ns))
         except (AttributeError, TypeError, ValueError):  # a form of a later torch
             return
 
@@ -70,7 +77,9 @@ class CompileLog(logging.Handler):
         """The table `compile_events`, in order of time, with what lasts of earlier compilations."""
         first = min((event.start_ns for event in self.events), default=None)
         earlier = [e for e in earlier_events() if first is None or e.end_ns < first]
-        rows = sorted([*earlier, *self.events], key=lambda event: event.start_ns)
+        told = {e.reason for e in self.events if e.kind == "cudagraph_skip"}
+        later = [skip for skip in self._skips if skip.reason not in told]
+        rows = sorted([*earlier, *self.events, *later], key=lambda event: event.start_ns)
         columns = zip(*rows, strict=True) if rows else ([] for _ in CompileEvent._fields)
         values = dict(zip(CompileEvent._fields, map(list, columns), strict=True))
         return make_table(SIDE_TABLES["compile_events"], values)
@@ -117,6 +126,10 @@ def _graph_break(text: str, compile_id: str, now_ns: int) -> CompileEvent:
     frames = [m for m in _FRAME.finditer(text) if m["file"] == file and int(m["line"]) == line]
     function = frames[-1]["function"] if frames else ""
     return CompileEvent("graph_break", now_ns, now_ns, compile_id, reason, file, line, function)
+
+
+def _runtime_skip(text: str, now_ns: int) -> CompileEvent:
+    return CompileEvent("cudagraph_skip", now_ns, now_ns, "", _first_line(text), "", -1, "")
 
 
 def _first_line(text: str) -> str:

@@ -189,16 +189,9 @@ def test_a_graph_on_two_streams() -> None:
             torch.cuda.synchronize()
     analysis = t.analysis
     found = nodes(analysis, replayed=True)
-    # Streams interleave otherwise than in the eager step: compared are kernels of one group there.
-    groups: dict[str, set[str]] = {}
-    for name, group, _ in wanted:
-        groups.setdefault(name, set()).add(group)
-    sure = [(group, groups[name]) for name, group, _ in found if len(groups.get(name, ())) == 1]
-    assert sure
-    assert all(group in known for group, known in sure)
-    eager, replayed = by_group(wanted), by_group(found)
-    for group in ("attention", "ffn"):
-        assert replayed[group] == pytest.approx(eager[group], rel=0.25)
+    # Streams interleave otherwise than in the eager step, and share the time: compared is how often
+    # a kernel of one name serves each group.
+    assert Counter(row[:2] for row in found) == Counter(row[:2] for row in wanted)
 
 
 def test_a_later_trace_knows_the_graph(step: Step) -> None:
