@@ -8,17 +8,16 @@ looks at the stacks now and then can, for some ten microseconds a look.
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 import time
 from array import array
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tracer.collectors.user_code import PLUMBING, USER, CodeKinds
 from tracer.events import SIDE_TABLES, make_table
 
 # So often at first, since many recordings are short, and then more seldom: what a look costs is
@@ -30,8 +29,6 @@ _MOST_COST = 0.004
 _LIMIT = 200_000
 _PROMPT_S = 0.001
 _OUR_THREADS = "tracer-"
-_PLUMBING, _LIBRARY, _USER = range(3)
-_PLUMBING_PACKAGES = ("torch", "tracer", "triton", "runpy")
 _WIDTH = 3
 
 
@@ -52,9 +49,8 @@ class StackSamples:
         self._interval_s = interval_s
         self._rows = array("q")  # time_ns, thread, place
         self._places: dict[_Place, int] = {}
-        self._kinds: dict[str, int] = {}
         self._threads: dict[int, int] = {}  # Python's number -> the operating system's; -1: ours
-        self._libraries = _library_folders()
+        self._code = CodeKinds()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -112,22 +108,14 @@ class StackSamples:
     def _place(self, frame: FrameType | None) -> _Place | None:
         inner: tuple[CodeType, int] | None = None
         while frame is not None:
-            kind = self._kind(frame)
-            if kind != _PLUMBING:
+            kind = self._code.of(frame)
+            if kind != PLUMBING:
                 line, frame = _line_of(frame), _function_of(frame)
                 inner = inner or (frame.f_code, line)
-                if kind == _USER:
+                if kind == USER:
                     return _Place(frame.f_code, line, *inner)
             frame = frame.f_back
         return None if inner is None else _Place(None, -1, *inner)
-
-    def _kind(self, frame: FrameType) -> int:
-        file = frame.f_code.co_filename
-        kind = self._kinds.get(file)
-        if kind is None:
-            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            kind = self._kinds[file] = _kind_of(file, package, self._libraries)
-        return kind
 
     def table(self) -> pd.DataFrame:
         """The table `stack_samples`."""
@@ -178,21 +166,6 @@ def _let_in_late(waited_s: float) -> bool:
     calling an operator: it is seen there, and not where it was. One that is made to give it up,
     after the switch interval, is seen where it was."""
     return _PROMPT_S < waited_s < sys.getswitchinterval()
-
-
-def _kind_of(file: str, package: str, libraries: tuple[str, ...]) -> int:
-    if file.startswith("<") or package in _PLUMBING_PACKAGES:
-        return _PLUMBING
-    return _LIBRARY if file.startswith(libraries) else _USER
-
-
-def _library_folders() -> tuple[str, ...]:
-    """Folders of code that the user did not write: the standard library and what is installed."""
-    named = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = {path for name in named if (path := sysconfig.get_path(name))}
-    installed = {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
-    resolved = {str(Path(path).resolve()) for path in folders | installed}
-    return tuple(f"{path}/" for path in folders | installed | resolved)
 
 
 def _file(code: CodeType | None) -> str:

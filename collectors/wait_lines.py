@@ -14,13 +14,14 @@ import warnings
 from array import array
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import pandas as pd
 import torch
 
 from tracer.collectors.compiling.before_compiling import before_compiling
+from tracer.collectors.user_code import USER, CodeKinds
 from tracer.events import SIDE_TABLES, make_table
 
 _MESSAGE = "called a synchronizing"
@@ -32,6 +33,12 @@ _SKIPPED_NAMES = ("torch", "tracer", "warnings", "contextlib", "functools")
 _LIMIT = 200_000
 
 
+class _Line(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
 class WaitLines:
     """Collects the lines that wait, between `start` and `close`, which undoes it all."""
 
@@ -40,7 +47,8 @@ class WaitLines:
         self._threads = array("q")
         self._sites = array("q")
         self._how = "warned"
-        self._known: dict[tuple[str, int, str], int] = {}
+        self._known: dict[tuple[_Line, _Line], int] = {}
+        self._code = CodeKinds()
         self._undo: list[Callable[[], None]] = []
         self._patched: list[Callable[[], None]] = []
 
@@ -66,20 +74,26 @@ class WaitLines:
             "time_ns": np.array(self._times, dtype=np.int64),
             "thread": np.array(self._threads, dtype=np.int64),
             "cause": [self._how] * len(chosen),
-            "file": [place[0] for place in chosen],
-            "line": [place[1] for place in chosen],
-            "function": [place[2] for place in chosen],
+            "file": [own.file for own, _ in chosen],
+            "line": [own.line for own, _ in chosen],
+            "function": [own.function for own, _ in chosen],
+            "user_file": [user.file for _, user in chosen],
+            "user_line": [user.line for _, user in chosen],
+            "user_function": [user.function for _, user in chosen],
         }
         return make_table(SIDE_TABLES["host_sites"], columns)
 
     def _note(self, frame: FrameType | None) -> None:
-        """Keep the innermost line that is neither the framework's nor ours."""
+        """Keep the innermost line that is neither the framework's nor ours, and the innermost that
+        is the user's: a library may lie between."""
         while frame is not None and _is_plumbing(frame):
             frame = frame.f_back
         if frame is None or len(self._times) >= _LIMIT:
             return
-        code = frame.f_code
-        place = (code.co_filename, frame.f_lineno, code.co_name)
+        user: FrameType | None = frame
+        while user is not None and self._code.of(user) != USER:
+            user = user.f_back
+        place = (_line_of(frame), _line_of(user))
         self._sites.append(self._known.setdefault(place, len(self._known)))
         self._times.append(time.time_ns())
         self._threads.append(threading.get_native_id())
@@ -175,6 +189,12 @@ def _set_sync_debug_mode(mode: int) -> None:
     with warnings.catch_warnings():  # it warns that it is a prototype
         warnings.simplefilter("ignore")
         torch.cuda.set_sync_debug_mode(mode)
+
+
+def _line_of(frame: FrameType | None) -> _Line:
+    if frame is None:
+        return _Line("", -1, "")
+    return _Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def _is_plumbing(frame: FrameType) -> bool:

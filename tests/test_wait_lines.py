@@ -15,9 +15,9 @@ from tracer.collectors.wait_lines import WaitLines
 METHODS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 
 
-def line_of(marker: str) -> int:
-    """The line of this file that carries a marker."""
-    with open(__file__, encoding="utf-8") as file:
+def line_of(marker: str, path: str = __file__) -> int:
+    """The line of a file that carries a marker."""
+    with open(path, encoding="utf-8") as file:
         return next(n for n, text in enumerate(file, 1) if f"# {marker}" in text)
 
 

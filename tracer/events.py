@@ -186,7 +186,7 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         # Live only. Waits with their line, from the hook of the recorder. cause: "warned" when it
         # was seen inside the operator that waits, "called" right before it; thread: as the
-        # operating system numbers it.
+        # operating system numbers it; user_…: the innermost line of the user's, "" and -1 for none.
         "host_sites": {
             "time_ns": "int64",
             "thread": "int64",
@@ -194,6 +194,9 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "file": "text",
             "line": "int64",
             "function": "text",
+            "user_file": "text",
+            "user_line": "int64",
+            "user_function": "text",
         },
         # Live only. Where threads were, looked at now and then. file, line, function: the innermost
         # of the user, "" and -1 for none; inner_…: the innermost that is not the framework's;

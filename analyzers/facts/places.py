@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.names.libraries import is_library, without_folder
 from tracer.events import Trace
 from tracer.findings import Where
 
@@ -46,11 +49,6 @@ def parse_frame(name: str) -> Where | None:
 
 
 @lru_cache(maxsize=4096)
-def without_folder(file: str) -> str:
-    """A file of an installed package by its name in it, as the profiler's own frames name it."""
-    return re.split(r"[/\\](?:site|dist)-packages[/\\]", file)[-1]
-
-
 @lru_cache(maxsize=65536)
 def folded(path: str) -> str:
     """A module path with its layer numbers, or the instance number of a class, replaced, so that
@@ -87,6 +85,7 @@ class _Sites:
         self._time_ns, self._thread = table["time_ns"].to_numpy(), table["thread"].to_numpy()
         self._called = (table["cause"] == "called").to_numpy()
         self._said = [table[name].tolist() for name in ("file", "line", "function")]
+        self._user = [table[f"user_{name}"].tolist() for name in ("file", "line", "function")]
         self._lines: dict[tuple[int, bool], _Lines] = {}
 
     def __len__(self) -> int:
@@ -104,8 +103,17 @@ class _Sites:
 
     def where(self, row: int) -> Where:
         """The place that a row names."""
-        file, line, function = (column[row] for column in self._said)
-        return Where(without_folder(str(file)), int(line), str(function))
+        return _line_at(self._said, row)
+
+    def caller(self, row: int) -> Where | None:
+        """The user's line that called the library that the row names; None where none did."""
+        user, said = _line_at(self._user, row), _line_at(self._said, row)
+        return None if not user.file or user == said else user
+
+
+def _line_at(columns: list[list[Any]], row: int) -> Where:
+    file, line, function = (column[row] for column in columns)
+    return Where(without_folder(str(file)), int(line), str(function))
 
 
 class Places:
@@ -129,10 +137,25 @@ class Places:
 
     def of(self, event: int) -> Where:
         """The innermost user frame around a host event, its module and its outermost operator."""
+        return self._in_context(event, self._frame(event) or self._site(event) or Where())
+
+    def of_wait(self, event: int) -> tuple[Where, Where | None]:
+        """The same of a wait, and the user's line that called the library in which it waits; None
+        where it is the user's own, or nothing tells."""
+        frames = self._frames(event)
+        frame, row = next(frames, None), self._site_row(event)
+        site = None if row is None else self._sites.where(row)
+        # A frame holds where its function begins; what was seen of that function is the line.
+        if row is None or site is None or not (frame is None or _same_function(site, frame)):
+            return self._in_context(event, frame), _caller_of(frame, frames)
+        return self._in_context(event, site), self._sites.caller(row)
+
+    def _in_context(self, event: int, line: Where | None) -> Where:
+        """A line with the module and the outermost operator around the event."""
         outer = int(self.host.outer_operator[event])
         outer = int(self._framework_range[event]) if outer == NONE else outer
         module = int(self.work.tree.of_event[event])
-        frame = self._frame(event) or self._site(event) or Where()
+        frame = line or Where()
         return Where(
             frame.file,
             frame.line,
@@ -160,15 +183,22 @@ class Places:
         return self.host.nearest(self.trace.named(_FRAMEWORK.match, "annotation"))
 
     def _frame(self, event: int) -> Where | None:
+        return next(self._frames(event), None)
+
+    def _frames(self, event: int) -> Iterator[Where]:
+        """The frames around a host event that can be named, the innermost first."""
         row = event
         while row != NONE:
             found = parse_frame(self.trace.names[self.trace.name_codes[row]])
             if found is not None:
-                return found
+                yield found
             row = int(self.host.parent[row])
-        return None
 
     def _site(self, event: int) -> Where | None:
+        row = self._site_row(event)
+        return None if row is None else self._sites.where(row)
+
+    def _site_row(self, event: int) -> int | None:
         """A line that the recorder's hook saw for the operator around this event, on its thread:
         the framework warns right after an operator that waited, a watched call is noted right
         before it."""
@@ -183,4 +213,17 @@ class Places:
         row = sites.lines(thread, called=True).last(start - _CALL_BEFORE_NS, end)
         if row is None:
             row = sites.lines(thread, called=False).first(start, end + _WARNED_AFTER_NS)
-        return None if row is None else sites.where(row)
+        return row
+
+
+def _caller_of(frame: Where | None, around: Iterator[Where]) -> Where | None:
+    """Of a frame of a library the innermost around it that is of none."""
+    if frame is None or not is_library(frame.file or ""):
+        return None
+    return next((outer for outer in around if not is_library(outer.file or "")), None)
+
+
+def _same_function(site: Where, frame: Where) -> bool:
+    """Frames name a file from any folder of the path on."""
+    same_file = (site.file or "").endswith(without_folder(frame.file or ""))
+    return same_file and site.function == frame.function

@@ -9,10 +9,11 @@ import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.facts.places import parse_frame, without_folder
+from tracer.analyzers.facts.places import parse_frame
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.names.libraries import without_folder
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
 from tracer.findings import Check, Finding, Where
 

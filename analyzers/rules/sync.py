@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.calls import is_release
-from tracer.analyzers.facts.places import Places, folded
+from tracer.analyzers.facts.places import Places
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits
 from tracer.analyzers.idle.would_wait import find_would_be_waits
@@ -21,6 +22,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
+from tracer.analyzers.rules.wait_places import WaitPlace, find_places
 from tracer.findings import Check, Finding, Where
 
 # A wait is worth its line from a thousandth of the window on: it is one line to change.
@@ -68,7 +70,7 @@ def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
         rules = ("sync.hidden", "sync.explicit")
         return RuleResult(checks=tuple(Check(rule, "not_checked", reason) for rule in rules))
     waits = find_would_be_waits(context) if analysis.cpu_only else find_waits(context)
-    findings = _by_place(context, analysis, waits)
+    findings = [_finding(context, analysis, place) for place in find_places(context, waits)]
     if analysis.cpu_only:
         return RuleResult(tuple(findings), _checks_without_device(findings))
     lines = context.work.once(Places).has_frames or len(analysis.trace.table("host_sites")) > 0
@@ -85,41 +87,20 @@ def _checks_without_device(findings: list[Finding]) -> tuple[Check, ...]:
     return hidden, Check("sync.explicit", "not_checked", "no device was recorded")
 
 
-def _by_place(context: Context, analysis: Analysis, waits: list[Wait]) -> list[Finding]:
-    places = context.work.once(Places)
-    groups: dict[tuple[str, Where], list[Wait]] = {}
-    for wait in waits:
-        where = places.of(wait.event)
-        path = folded(where.module) if where.module else None
-        key = where if path == where.module else replace(where, module=path)
-        groups.setdefault((wait.cause, key), []).append(wait)
-    return [
-        _finding(context, analysis, cause, where, members)
-        for (cause, where), members in groups.items()
-    ]
-
-
-def _finding(
-    context: Context, analysis: Analysis, cause: str, where: Where, waits: list[Wait]
-) -> Finding:
-    blocked = sum(wait.blocked_ns for wait in waits)
+def _finding(context: Context, analysis: Analysis, place: WaitPlace) -> Finding:
+    cause, waits = place.cause, place.waits
     idle = sum(wait.idle_ns for wait in waits)
-    after = sum(wait.idle_after_ns for wait in waits)
     live = not analysis.cpu_only
-    steps = tuple(sorted({wait.step for wait in waits if wait.step >= 0}))
-    title = f"{_TITLES[cause]}{_named(context, waits[0], where)}"
     captures = cause == EXPLICIT and _before_captures(context, waits)
-    if captures:
-        title = "the waits that begin the capture of a graph"
+    title = _CAPTURES_TITLE if captures else f"{_TITLES[cause]}{_named(context, place)}"
     detail = {
         "cause": cause,
         "operator": _operator(context, waits[0]),
-        "blocked_ns": blocked if live else None,
+        "blocked_ns": sum(wait.blocked_ns for wait in waits) if live else None,
         "idle_ns": idle if live else None,
-        "idle_after_ns": after if live else None,
-        "bytes": max(wait.copied_bytes for wait in waits),
+        "idle_after_ns": sum(wait.idle_after_ns for wait in waits) if live else None,
         "would_wait": not live,
-        "line_recorded": where.line is not None,
+        "line_recorded": place.where.line is not None,
     }
     return Finding(
         rule="sync.explicit" if cause == EXPLICIT else "sync.hidden",
@@ -128,13 +109,24 @@ def _finding(
         count=len(waits),
         cost_ns=idle if live else None,
         ratio=ratio_of(idle, analysis) if live else None,
-        steps=steps,
-        where=where,
-        detail={k: v for k, v in detail.items() if not (k == "bytes" and v == NONE)},
-        advice=_CAPTURES if captures else _advice(cause, where, waits, idle, blocked, live),
+        steps=tuple(sorted({wait.step for wait in waits if wait.step >= 0})),
+        where=place.where,
+        detail=detail | _more_detail(place),
+        advice=_CAPTURES if captures else _advice(place, live),
         gain_ns=idle if live and not captures else None,
         events=tuple(w.event for w in sorted(waits, key=lambda w: -w.idle_ns)[:100]),
     )
+
+
+def _more_detail(place: WaitPlace) -> dict[str, Any]:
+    """What is known of some waits alone: the bytes of copies, a library and who called it."""
+    size = max(wait.copied_bytes for wait in place.waits)
+    more: dict[str, Any] = {} if size == NONE else {"bytes": size}
+    if place.caller is not None:
+        more |= {"called_from": _line(place.caller), "library": place.library}
+    if place.lines:
+        more["lines"] = [f"{_line(line.where)} ({len(line.waits)})" for line in place.lines]
+    return more
 
 
 def _before_captures(context: Context, waits: list[Wait]) -> bool:
@@ -156,31 +148,58 @@ def _operator(context: Context, wait: Wait) -> str | None:
     return name
 
 
-def _named(context: Context, wait: Wait, where: Where) -> str:
-    inner = _operator(context, wait)
+def _named(context: Context, place: WaitPlace) -> str:
+    if place.lines:
+        return f", at {len(place.lines)} lines of {place.library}"
+    inner, outer = _operator(context, place.waits[0]), place.where.operator
     if inner is None:
         return ""
-    outer = where.operator
     return f": {outer}" if outer == inner or not outer else f": {outer} ({inner})"
 
 
-def _advice(
-    cause: str, where: Where, waits: list[Wait], idle: int, blocked: int, live: bool
-) -> str:
-    site = f"{where.file}:{where.line} in {where.function}" if where.file else "line not recorded"
-    if not live:
-        return f"{site}. {_ADVICE[cause]}"
-    cost = (
-        f"{counted(len(waits), 'wait')} held the host {milliseconds(blocked)} and left the device "
-        f"idle for {milliseconds(idle)}"
-    )
-    if not idle:
-        return f"{site}: {cost}. The device was busy meanwhile: nothing to gain here."
+def _advice(place: WaitPlace, live: bool) -> str:
+    cause, where = place.cause, place.where
+    told = f"{_site(place)}{_cost(place.waits) if live else ''}."
+    idle = sum(wait.idle_ns for wait in place.waits)
+    if live and not idle:
+        return f"{told} The device was busy meanwhile: nothing to gain here."
     if cause == EXPLICIT and where.file is None and where.operator is not None:
-        return f"{site}: {cost}. {where.operator} waits by itself: it is not a line of the program."
-    return f"{site}: {cost}. {_ADVICE[cause]}"
+        return f"{told} {where.operator} waits by itself: it is not a line of the program."
+    if place.lines:
+        return (
+            f"{told} These lines are the library's: another option or a newer version of "
+            f"{place.library} may wait less, as may a loop of the program's own in its place."
+        )
+    return f"{told} {_ADVICE[cause]}"
 
 
+def _site(place: WaitPlace) -> str:
+    """The line that waits, and whose."""
+    if place.lines:
+        most = place.lines[0]
+        return (
+            f"{_line(place.where, ' in ')} calls {place.library}, which waits most at "
+            f"{_line(most.where, ' in ')} ({len(most.waits)} of {len(place.waits)})"
+        )
+    if place.where.file is None:
+        return "line not recorded"
+    called = f", called from {_line(place.caller, ' in ')}" if place.caller is not None else ""
+    return f"{_line(place.where, ' in ')}{called}"
+
+
+def _line(where: Where, between: str = " ") -> str:
+    return f"{where.file}:{where.line}{between}{where.function}"
+
+
+def _cost(waits: list[Wait]) -> str:
+    blocked, idle = sum(wait.blocked_ns for wait in waits), sum(wait.idle_ns for wait in waits)
+    return (
+        f": {counted(len(waits), 'wait')} held the host {milliseconds(blocked)} and left the "
+        f"device idle for {milliseconds(idle)}"
+    )
+
+
+_CAPTURES_TITLE = "the waits that begin the capture of a graph"
 _CAPTURES = "torch.cuda.graph waits once for each capture: paid when the program starts."
 
 
