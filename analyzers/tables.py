@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKETS, HOW, TABLES, Phase
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
-from tracer.analyzers.facts.modules import ModuleTree
+from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, distinct, take
@@ -28,8 +28,10 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
     tree, size = work.tree, len(work.tree.paths)
     held = work.module != NONE
     self_ns = _own_time(work, charged, size)
-    kernels = np.bincount(work.module[held & inside & work.is_kernel], minlength=size)
+    own = np.bincount(work.module[held & inside & work.is_kernel], minlength=size)
+    kernels = _with_children(tree, own.astype(np.int64))
     calls, host_ns = _calls(work)
+    unseen = _unseen(work, roles, calls, kernels)
     return make_table(
         TABLES["modules"],
         {
@@ -39,9 +41,9 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
             "parent": tree.parent,
             "device_ns": _with_children(tree, self_ns),
             "self_device_ns": self_ns,
-            "host_ns": host_ns,
-            "calls": calls,
-            "kernels": _with_children(tree, kernels.astype(np.int64)),
+            "host_ns": np.where(unseen, NONE, host_ns),
+            "calls": np.where(unseen, NONE, calls),
+            "kernels": kernels,
         },
     )
 
@@ -64,15 +66,39 @@ def _own_time(work: Work, charged: Longs, size: int) -> Longs:
 
 
 def _calls(work: Work) -> tuple[Longs, Longs]:
+    """Calls of each module and the time of the host in them: of its ranges, else of its calls as a
+    root, which the recorder notes in any case."""
     tree, trace = work.tree, work.trace
     ranges = np.flatnonzero(tree.own != NONE)
     around = take(tree.of_event, work.host.parent[ranges])
     ranges = ranges[around != tree.own[ranges]]
-    module, size = tree.own[ranges], len(tree.paths)
-    spent = np.bincount(
-        module, weights=trace.end_ns[ranges] - trace.start_ns[ranges], minlength=size
-    )
-    return np.bincount(module, minlength=size).astype(np.int64), spent.astype(np.int64)
+    calls, spent = _sums(tree.own[ranges], trace.end_ns[ranges] - trace.start_ns[ranges], tree)
+    roots = trace.table("root_calls")
+    rows = rows_of_paths(tree, roots["root"].astype(str).tolist())
+    lasted = (roots["end_ns"] - roots["start_ns"]).to_numpy()
+    noted, spent_in_them = _sums(rows[rows != NONE], lasted[rows != NONE], tree)
+    return np.where(calls > 0, calls, noted), np.where(calls > 0, spent, spent_in_them)
+
+
+def _sums(modules: Longs, lasted: Longs, tree: ModuleTree) -> tuple[Longs, Longs]:
+    size = len(tree.paths)
+    spent = np.bincount(modules, weights=lasted, minlength=size)
+    return np.bincount(modules, minlength=size).astype(np.int64), spent.astype(np.int64)
+
+
+def _unseen(work: Work, roles: Roles, calls: Longs, kernels: Longs) -> Flags:
+    """Modules whose calls were not recorded: those that work was given to without a range of
+    theirs, and at detail `modules` the small ones inside of a module that ran."""
+    tree = work.tree
+    kinds = list(zip(tree.types, roles.own, strict=True))
+    watched = {kinds[row] for row in np.flatnonzero(calls > 0).tolist()}
+    inside = np.zeros(calls.size, dtype=bool)
+    if work.trace.meta.detail != "full":
+        for row in np.flatnonzero(calls == 0).tolist():
+            above = any(calls[module] > 0 for module in tree.ancestors(row)[1:])
+            inside[row] = above and kinds[row] not in watched
+    unseen: Flags = (calls == 0) & ((kernels > 0) | inside)
+    return unseen
 
 
 def _with_children(tree: ModuleTree, own: Longs) -> Longs:

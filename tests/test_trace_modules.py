@@ -21,6 +21,8 @@ from tracer.collectors import torch_private
 from tracer.collectors.modules import module_ranges
 from tracer.collectors.modules.module_tree import ModuleTree, is_block, unwrap, walk
 from tracer.events import Trace
+from tracer.tui.look import Look
+from tracer.tui.model.modules import build_modules, modules_table, shown_rows
 
 
 @pytest.fixture(autouse=True)
@@ -654,3 +656,51 @@ def test_the_hook_calls_hardly_anything(monkeypatch: pytest.MonkeyPatch) -> None
     ours = ["_call", "is_dynamo_compiling", "id"]
     assert [name for name in active if name in ours] == ours * 3
     assert "_wrapped_call_impl" not in active
+
+
+@pytest.mark.parametrize("detail", ["modules", "full"])
+def test_calls_of_modules_without_ranges_are_not_zero(detail: Any) -> None:
+    model = decoder("llama")
+    with trace(detail=detail) as t, torch.no_grad():
+        for _ in range(3):
+            model(prompt())
+    modules = t.report.json()["modules"]
+    calls = {module["path"]: module["calls"] for module in modules}
+    assert (calls[""], calls["model.layers.0.mlp"], calls["lm_head"]) == (3, 3, 3)
+    assert calls["model.layers.0.mlp.up_proj"] == (3 if detail == "full" else None)
+    assert calls["model.layers"] is None  # a list, which nobody calls
+    index = build_modules(t.analysis)
+    opened = frozenset(("", "model", "model.layers", "model.layers.*", "model.layers.*.mlp"))
+    rows = shown_rows(index, opened, frozenset())
+    table = modules_table(Look(), index, rows)
+    shown = {row.node.path: at for at, row in enumerate(rows) if not row.own}
+    numbers = {column.key: column.cells for column in table.columns}
+    at = shown["model.layers.*.mlp.up_proj"]
+    assert numbers["calls"][at] == ("6" if detail == "full" else "-")
+    assert (numbers["device"][at] == "-") == (detail == "modules")
+
+
+def test_an_expert_that_was_not_chosen_has_no_call() -> None:
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(Block(16) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.experts[1](x)  # type: ignore[no-any-return]
+
+    model = Chooses()
+    with trace() as t, torch.no_grad():
+        model(torch.ones(1, 4, 16))
+    calls = {module["path"]: module["calls"] for module in t.report.json()["modules"]}
+    assert [calls[f"experts.{n}"] for n in range(3)] == [0, 1, 0]
+
+
+def test_a_compiled_model_has_the_calls_of_its_root() -> None:
+    model = OwnModel().eval()
+    compiled = torch.compile(model, backend="eager")
+    with trace() as t, torch.no_grad():
+        for _ in range(4):
+            compiled(prompt())
+    calls = {module["path"]: module["calls"] for module in t.report.json()["modules"]}
+    assert calls[""] == 4

@@ -13,7 +13,8 @@ _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 @dataclass
 class Node:
-    """Modules whose paths differ in numbers alone. Times are sums over them."""
+    """Modules whose paths differ in numbers alone. Times are sums over them; calls -1: not
+    recorded of any."""
 
     path: str
     label: str
@@ -23,7 +24,7 @@ class Node:
     device_ns: int = 0
     self_ns: int = 0
     host_ns: int = 0
-    calls: int = 0
+    calls: int = -1
     kernels: int = 0
     children: list[Node] = field(default_factory=list)
 
@@ -66,7 +67,7 @@ def _without_lists(nodes: Sequence[Node]) -> list[Node]:
     kept: list[Node] = []
     for node in nodes:
         node.children = _without_lists(node.children)
-        if node.calls or node.self_ns or not node.children:
+        if node.calls > 0 or node.self_ns or not node.children:
             kept.append(node)
             continue
         for child in node.children:
@@ -87,7 +88,8 @@ def _add(node: Node, row: Sequence[int]) -> None:
     node.device_ns += max(row[2], 0)
     node.self_ns += max(row[3], 0)
     node.host_ns += max(row[4], 0)
-    node.calls += max(row[5], 0)
+    if row[5] >= 0:
+        node.calls = max(node.calls, 0) + row[5]
     node.kernels += max(row[6], 0)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -95,6 +95,10 @@ class ModuleIndex:
     def total(self, node: Node, column: str) -> int:
         """The sum over the modules of a node; what was not recorded counts nothing."""
         return int(np.maximum(self.columns[column][node.rows], 0).sum())
+
+    def seen(self, node: Node, column: str) -> bool:
+        """Whether this was recorded of any module of a node."""
+        return bool((self.columns[column][node.rows] >= 0).any())
 
     def singles(self, node: Node) -> list[Node]:
         """The modules of a folded node, each by itself, the slowest first."""
@@ -194,22 +198,23 @@ def modules_table(look: Look, index: ModuleIndex, rows: list[TreeRow]) -> Table:
     calls = np.array([_unless_own(index, row, "calls") for row in rows], dtype=np.int64)
     scale = table_scale(float(device.max(initial=0)))
     host_scale = table_scale(float(host.max(initial=0)))
-    accounted = index.analysis.accounted
+    shown = [index.analysis.accounted and _measured(index, row) for row in rows]
+    seen = [row.own or index.seen(row.node, "calls") for row in rows]
     times = "device" if index.analysis.window.devices else "operators"
     columns = [
         Column("module", "module", [_label(look, row) for row in rows], np.arange(len(rows)),
                "left", flexible=True),
         Column("role", "role", [_role(index, row) for row in rows], None, "left", rank=3),
         Column("device", f"{times} {scale.unit}",
-               [scale.text(n) if accounted else UNKNOWN for n in device.tolist()], device),
+               _texts(device, scale.text, shown), device),
         Column("self", "self",
-               [scale.text(n) if accounted else UNKNOWN for n in own.tolist()], own),
+               _texts(own, scale.text, shown), own),
         Column("host", f"host {host_scale.unit}",
-               [host_scale.text(n) if n >= 0 else "" for n in host.tolist()], host, rank=2),
-        Column("calls", "calls", [f"{n:,}" if n >= 0 else "" for n in calls.tolist()], calls,
-               rank=1),
+               _texts(host, host_scale.text, seen), host, rank=2),
+        Column("calls", "calls", _texts(calls, "{:,}".format, seen), calls, rank=1),
         Column("share", "share",
-               [_share(row) if accounted else UNKNOWN for row in rows], device),
+               [_share(row) if known else UNKNOWN for row, known in zip(rows, shown, strict=True)],
+               device),
         Column("bar", "", [share_bar(look, row.share / _QUANTA, _SHARE_WIDTH) for row in rows],
                device, "left", rank=4),
     ]  # fmt: skip
@@ -219,6 +224,18 @@ def modules_table(look: Look, index: ModuleIndex, rows: list[TreeRow]) -> Table:
         lambda row: Target("modules", ModulePath(rows[row].node.path)),
         empty="no module ranges in this recording (`tracer run` and `with trace()` record them)",
     )
+
+
+def _texts(numbers: Longs, text: Callable[[int], str], known: Sequence[bool]) -> list[str]:
+    """Cells; empty where a row has no such number (below zero)."""
+    pairs = zip(numbers.tolist(), known, strict=True)
+    return [(text(n) if n >= 0 else "") if told else UNKNOWN for n, told in pairs]
+
+
+def _measured(index: ModuleIndex, row: TreeRow) -> bool:
+    """Whether the time of a row was measured apart: that of a module without a range of its own is
+    its parent's."""
+    return row.own or row.device_ns > 0 or index.seen(row.node, "calls")
 
 
 def _own(index: ModuleIndex, row: TreeRow) -> int:

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 from tracer.analysis import GROUPS, PARTS, Analysis, Phase
-from tracer.exporters.format import UNKNOWN, duration_text, percent_text, table_scale
+from tracer.exporters.format import (
+    UNKNOWN,
+    count_text,
+    duration_text,
+    percent_text,
+    table_scale,
+)
 from tracer.exporters.layout import CAUSE_LETTERS, bar, pad
 from tracer.exporters.levels import (
     Level,
@@ -463,7 +469,7 @@ def _module_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     note = f"own {times} time, whole recording  {scale.unit:>4}   calls"
     lines = [heading("MODULES", note, width)]
     for row in rows:
-        numbers = f"{scale.text(row.node.self_ns):>9}{row.node.calls:>8,}"
+        numbers = f"{scale.text(row.node.self_ns):>9}{count_text(row.node.calls):>8}"
         label = max(width - GUTTER - len(numbers) - 1, 8)
         name = look.name(row.node.path or row.node.type)
         text = " " * GUTTER + pad(cut(name, label), label) + numbers
