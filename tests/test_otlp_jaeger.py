@@ -37,6 +37,12 @@ WAYS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def folder_for_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export that fails keeps its spans in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @dataclass(frozen=True)
 class Jaeger:
     """Where it takes OTLP, and where it answers."""
@@ -132,6 +138,8 @@ def assert_given_back(jaeger: Jaeger, protocol: str, detail: Any, analysis: Anal
     for span_id, span in found.items():
         assert warned(span) == warned(wanted[span_id])
         assert str(span) == str(wanted[span_id])
+    if detail == "kernels":
+        assert kernels_of(found.values()) == kernels_recorded(analysis)
     assert groups_of(found.values(), detail) == {
         group: to_report(analysis)["breakdown"][group]["ns"] for group in GROUPS
     }
@@ -144,6 +152,25 @@ def warned(span: Any) -> bool:
     del span.attributes[:]
     span.attributes.extend(kept)
     return found
+
+
+def kernels_of(spans: Iterable[Any]) -> set[tuple[int, int, int]]:
+    """Correlation, start and end of each kernel's span."""
+    kernels = [
+        (span, found) for span in spans if "tracer.correlation" in (found := attributes_of(span))
+    ]
+    return {
+        (found["tracer.correlation"], span.start_time_unix_nano, span.end_time_unix_nano)
+        for span, found in kernels
+    }
+
+
+def kernels_recorded(analysis: Analysis) -> set[tuple[int, int, int]]:
+    """The same from the recording, one of no length as Jaeger keeps it."""
+    trace, rows = analysis.trace, analysis.work["event"].to_numpy()
+    start, correlation = trace.start_ns[rows], trace.events["correlation"].to_numpy()[rows]
+    end = np.maximum(trace.end_ns[rows], start + 1)
+    return set(zip(correlation.tolist(), start.tolist(), end.tolist(), strict=True))
 
 
 def groups_of(spans: Iterable[Any], detail: str) -> Counter[str]:
