@@ -391,6 +391,17 @@ def test_what_lives_on_the_host_anyway_would_not_wait() -> None:
     assert status(analysis, "sync.explicit") == "not_checked"
 
 
+def test_an_operator_for_cpus_alone_would_not_wait_on_a_gpu() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 100)
+    for start, name in ((10, "lib::onednn_mm"), (40, "lib::paged_mm")):
+        maker.operator(name, start, 20)
+        maker.operator("aten::_local_scalar_dense", start + 5, 1)
+    assert [w.where.operator for w in found(analyze(maker.build()), "sync.hidden")] == [
+        "lib::paged_mm"
+    ]
+
+
 @pytest.mark.parametrize("before", ["aten::dot", "aten::mse_loss", "aten::linalg_vector_norm"])
 def test_what_an_optimizer_makes_of_its_data_would_wait(before: str) -> None:
     maker = TraceMaker()

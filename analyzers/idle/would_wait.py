@@ -34,6 +34,8 @@ _WOULD_WAIT = {
     "aten::unique_dim": SHAPE,
 }
 _OPTIMIZER = re.compile(r"Optimizer\.step#")
+# Libraries for CPUs: a GPU has other operators in their place.
+_FOR_CPUS = re.compile(r"onednn|mkldnn|mkl_|zendnn", re.IGNORECASE)
 _DRAWS = re.compile(r"aten::(random_|rand|randn|randint|uniform_)$")
 # What may stand between a number and its read without bringing other data in.
 _PASSES = re.compile(
@@ -68,12 +70,13 @@ def _cause(trace: Trace, row: int, asking: int) -> str:
 
 def _of_the_host(context: Context, rows: Longs) -> NDArray[np.bool_]:
     """What would stay on the host beside a GPU, too: a data loader's work, numbers drawn on the
-    host, the counters of an optimizer."""
+    host, the counters of an optimizer; what operators of libraries for CPUs read."""
     work = context.work
-    loading = take(work.host.nearest(work.calls.input), rows)
+    of_cpus = work.trace.named(lambda name: _FOR_CPUS.search(name) is not None, "operator")
+    elsewhere = take(work.host.nearest(work.calls.input | of_cpus), rows)
     before = _Before(context)
     own = [before.is_drawn(row) or before.is_counter(row) for row in rows.tolist()]
-    found: NDArray[np.bool_] = (loading != NONE) | np.array(own, dtype=bool)
+    found: NDArray[np.bool_] = (elsewhere != NONE) | np.array(own, dtype=bool)
     return found
 
 

@@ -7,7 +7,7 @@ import re
 
 # Packages that programs for transformers call into and that are rarely the user's own.
 _LIBRARIES = re.compile(
-    r"accelerate|bitsandbytes|composer|datasets|deepspeed|diffusers|fairscale|flash_attn"
+    r"accelerate|bitsandbytes|composer|datasets|deepspeed|diffusers|fairscale|flash_attn|flashinfer"
     r"|huggingface_hub|lightning(_fabric)?|megatron|numpy|optimum|pandas|peft|PIL"
     r"|pytorch_lightning|safetensors|scipy|sentence_transformers|sglang|sklearn|tokenizers"
     r"|torch(ao|audio|tune|vision)|tqdm|transformer_engine|transformers|trl|unsloth|vllm|xformers"

@@ -7,6 +7,7 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.names.libraries import is_library, package_of
 from tracer.analyzers.rules.gap_compile import compile_idle
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
 from tracer.analyzers.rules.judging import (
@@ -83,8 +84,7 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
         title = f"host work in {where.function} keeps the device waiting"
         advice = (
             f"{where.file}:{where.line} in {where.function} runs on the host between launches, "
-            f"{each} at a time. Move it off the step's path: before the loop, to another thread, "
-            "or onto the device."
+            f"{each} at a time. {_move_advice(where)}"
         )
         return title, advice
     if where.file:
@@ -115,6 +115,16 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
             "garbage collection and other processes are possible."
         ),
     )
+
+
+def _move_advice(where: Where) -> str:
+    if is_library(where.file or ""):
+        package = package_of(where.file or "")
+        return (
+            f"It is code of {package}: another option or a newer version of it may leave that out "
+            "of the step, as may a CUDA graph of what it launches."
+        )
+    return "Move it off the step's path: before the loop, to another thread, or onto the device."
 
 
 def _input(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
