@@ -17,6 +17,7 @@ from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.framework_words import quoted
 from tracer.analyzers.rules.estimates import second_operand
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.analyzers.rules.looked_up import Lookups
 from tracer.analyzers.rules.slow_products import block_of
 from tracer.analyzers.rules.widened import widened_elements
 from tracer.findings import Check, Finding, Where
@@ -34,10 +35,13 @@ _BASIS = "measured: the widening, which a fused kernel does not make"
 
 @dataclass(frozen=True)
 class _Pair:
-    """Work that widens weights, and the product that follows it."""
+    """Work that widens weights, and the product that follows it. beside: what unpacks and scales
+    weights that are looked up in a table."""
 
     widening: int
     product: int
+    beside: tuple[int, ...] = ()
+    looked_up: bool = False
 
 
 def judge_quantized(context: Context, analysis: Analysis) -> RuleResult:
@@ -81,7 +85,18 @@ def _pairs(context: Context) -> list[_Pair]:
         fits = _fitting(int(elements[row]), weights[following])
         hits = [hit for hit in following[fits].tolist() if _together(context, row, hit)]
         pairs += [_Pair(row, hit) for hit in hits[:1]]
-    return pairs
+    return pairs + _looked_up(context, order[~named[order]])
+
+
+def _looked_up(context: Context, order: Longs) -> list[_Pair]:
+    """Weights that stand in a table, by their codes. Without types nothing tells of one."""
+    if not len(context.work.trace.table("shapes")):
+        return []
+    return [
+        _Pair(one.row, one.product, one.beside, looked_up=True)
+        for one in Lookups(context.work, order).found()
+        if _together(context, one.row, one.product)
+    ]
 
 
 def _fitting(elements: int, weights: Longs) -> NDArray[np.bool_]:
@@ -139,10 +154,14 @@ def _finding(context: Context, analysis: Analysis, where: Where, pairs: list[_Pa
     charged = analysis.work["charged_ns"].to_numpy()
     rows: Longs = np.array([pair.widening for pair in pairs], dtype=np.int64)
     products = np.unique([pair.product for pair in pairs])
-    cost, after = _widening_ns(context.work, charged, rows), int(charged[products].sum())
+    beside = [row for pair in pairs for row in pair.beside]
+    makes = np.unique([*rows.tolist(), *beside])
+    cost, after = _widening_ns(context.work, charged, makes), int(charged[products].sum())
     steps = np.unique(context.plan.work_step[rows])
     learning = bool((context.attribution.direction > 1).any())
-    title = "quantized weights are widened to half precision before each product"
+    table = all(pair.looked_up for pair in pairs)
+    how = "looked up in a table" if table else "widened to half precision"
+    title = f"quantized weights are {how} before each product"
     return Finding(
         rule=RULE,
         severity="info" if learning else severity_of(cost, analysis),

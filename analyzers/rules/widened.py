@@ -48,9 +48,14 @@ def _leaf_around(work: Work) -> Longs:
     return take(place, work.host.nearest(mine))
 
 
+def is_wide(kind: str) -> bool:
+    """Whether a type is one that products are computed in."""
+    return bool(_WIDE.search(kind))
+
+
 def _is_narrow(narrow: int, types: tuple[str, ...]) -> bool:
     """Whether this one of the first two operands is narrow and the other wide:
     `copy_(target, source)`, `mul(a, b)`."""
     if len(types) < 2:
         return False
-    return bool(_NARROW.search(types[narrow])) and bool(_WIDE.search(types[1 - narrow]))
+    return bool(_NARROW.search(types[narrow])) and is_wide(types[1 - narrow])
