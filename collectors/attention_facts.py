@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.outside_compiled import OutsideCompiled
+from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table, text_column
 
 # Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.
@@ -313,21 +314,13 @@ def _own_warnings() -> Generator[list[str]]:
     """Collect the warnings of this thread; those of others go where they would have gone."""
     mine, messages = threading.get_ident(), list[str]()
     with warnings.catch_warnings():
-        show = warnings.showwarning
 
-        def collect(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if threading.get_ident() == mine:
-                messages.append(str(message))
-            else:
-                show(message, category, filename, lineno, file, line)
+        def takes(warned: Warned) -> bool:
+            if threading.get_ident() != mine:
+                return False
+            messages.append(warned.text)
+            return True
 
         warnings.simplefilter("always")
-        warnings.showwarning = collect
+        listen(takes)
         yield messages

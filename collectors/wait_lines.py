@@ -14,7 +14,7 @@ import warnings
 from array import array
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ import torch
 
 from tracer.collectors.compiling.before_compiling import before_compiling
 from tracer.collectors.user_code import USER, CodeKinds
+from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table
 
 _MESSAGE = "called a synchronizing"
@@ -105,37 +106,19 @@ class WaitLines:
         if before == 2:  # the program asked for errors: they name the line themselves
             return
         _set_sync_debug_mode(1)
-        filters, show = list(warnings.filters), warnings.showwarning
+        filters = list(warnings.filters)
         warnings.filterwarnings("always", message=f".*{_MESSAGE}.*")
+        self._undo.append(lambda: _restore_filters(filters))
         wanted = before == 1
-        hook = self._hook(show, wanted)
-        warnings.showwarning = hook
 
-        def undo() -> None:
-            _set_sync_debug_mode(before)
-            if warnings.showwarning is hook:
-                warnings.showwarning = show
-            _restore_filters(filters)
+        def takes(warned: Warned) -> bool:
+            ours = _MESSAGE in warned.text
+            if ours:
+                self._note(sys._getframe(1))
+            return ours and not wanted
 
-        self._undo.append(undo)
-
-    def _hook(self, show: Callable[..., None], wanted: bool) -> Callable[..., None]:
-        def showwarning(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if _MESSAGE not in str(message):
-                show(message, category, filename, lineno, file, line)
-                return
-            self._note(sys._getframe(1))
-            if wanted:
-                show(message, category, filename, lineno, file, line)
-
-        return showwarning
+        self._undo.append(listen(takes))
+        self._undo.append(lambda: _set_sync_debug_mode(before))
 
     # --- CPU ---------------------------------------------------------------------------------
 

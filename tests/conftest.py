@@ -38,6 +38,15 @@ def one_thread() -> Generator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def quietly() -> Generator[None]:
+    """Without the messages of transformers about tiny configurations."""
+    from tests.live_models import quiet
+
+    with quiet():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Generator[None]:
     """No patch, hook, thread, profiler, handler or variable outlives a test."""

@@ -40,15 +40,12 @@ def _workers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _compiler(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+def _compiler(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Generator[None]:
     monkeypatch.setattr(compile_events, "_known", {})
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch._dynamo.reset()
     counters.clear()
     yield
     torch._dynamo.reset()
-    torch.set_num_threads(threads)
 
 
 def llama() -> nn.Module:

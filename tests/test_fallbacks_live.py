@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,9 @@ IDS = [sample.name for sample in ON_CPU]
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Generator[None]:
+def nothing_compiled(one_thread: None) -> None:
     """Small work on a machine that is shared, and nothing compiled by tests before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     forget_compilations()
-    yield
-    torch.set_num_threads(before)
 
 
 def forget_compilations() -> None:

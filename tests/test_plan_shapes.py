@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -27,13 +26,7 @@ transformers = pytest.importorskip("transformers")
 ALL = {"llama-3.1-8b": LLAMA_8B, "llama-3.1-70b": LLAMA_70B, **PUBLISHED}
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread", "quietly")
 
 
 def formula(values: dict[str, Any]) -> ModelShape:

@@ -15,7 +15,7 @@ from torch._dynamo.utils import counters
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from tests.live_models import Block, OwnModel, decoder, prompt, quiet
+from tests.live_models import Block, OwnModel, decoder, prompt
 from tracer import trace
 from tracer.collectors import torch_private
 from tracer.collectors.modules import module_ranges
@@ -24,14 +24,7 @@ from tracer.events import Trace
 from tracer.tui.look import Look
 from tracer.tui.model.modules import build_modules, modules_table, shown_rows
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with quiet():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread", "quietly")
 
 
 def ranges(recorded: Trace) -> dict[str, int]:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.live_models import quiet
 from tracer.analysis import BUCKET_CODE
 from tracer.recorder import Recording
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with quiet():
-        yield
-    torch.set_num_threads(threads)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("one_thread", "quietly"),
+]
 
 
 @pytest.fixture

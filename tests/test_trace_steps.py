@@ -11,24 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt, quiet
+from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt
 from tracer import trace
 from tracer.collectors.modules.root_calls import SeenCaches, cache_state, call_facts
 
 # transformers renames `past_key_values` and `gradient_checkpointing_enable`; both names work.
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.usefixtures("one_thread", "quietly"),
+]
 
 NEW_TOKENS = 4
 FACTS = ["batch", "tokens", "cached"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with quiet():
-        yield
-    torch.set_num_threads(threads)
 
 
 def calls_of(program: Callable[[], object]) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -138,14 +137,6 @@ def test_dequantizing_counts_in_its_block_in_both_directions(shared: Path) -> No
 # --- live --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _one_thread() -> Generator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def lora_training(*, reentrant: bool, accumulate: int = 2) -> Analysis:
     """Three steps of a LoRA model with checkpointing."""
     import peft
@@ -179,7 +170,7 @@ def lora_training(*, reentrant: bool, accumulate: int = 2) -> Analysis:
     return t.analysis
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_lora_training_with_checkpoints(reentrant: bool) -> None:
     analysis = lora_training(reentrant=reentrant)
@@ -194,7 +185,7 @@ def test_lora_training_with_checkpoints(reentrant: bool) -> None:
     assert named >= 0.95 * backward["charged_ns"].sum()
 
 
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_adapters_and_the_frozen_base_are_told_apart() -> None:
     modules = lora_training(reentrant=False).modules.set_index("path")
     base = "base_model.model.model.layers.0.self_attn.q_proj"

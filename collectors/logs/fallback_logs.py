@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import re
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
 import pandas as pd
 
+from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table
 
 _FRAMEWORKS = (
@@ -112,26 +112,12 @@ class FallbackLogs:
         self._take(record.name, text)
 
     def _listen_to_warnings(self) -> None:
-        show = warnings.showwarning
+        def takes(warned: Warned) -> bool:
+            if self._active and not issubclass(warned.category, _OF_INTERFACES):
+                self._take(_source_of(warned.filename, warned.text), warned.text)
+            return False
 
-        def showwarning(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if self._active and not issubclass(category, _OF_INTERFACES):
-                self._take(_source_of(filename, str(message)), str(message))
-            show(message, category, filename, lineno, file, line)
-
-        def undo() -> None:
-            if warnings.showwarning is showwarning:
-                warnings.showwarning = show
-
-        warnings.showwarning = showwarning
-        self._undo.append(undo)
+        self._undo.append(listen(takes))
 
     def _take(self, source: str, text: str) -> None:
         text = " ".join(text.partition(_FROM_INSIDE)[0].split())[:_MOST_CHARACTERS]
