@@ -8,6 +8,7 @@ profiler cost, and the step that the report calls unprofiled. TRACER_RANKS_DEVIC
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import statistics
@@ -228,9 +229,24 @@ def measured(
     return {**figures, "steps": SAVED_STEPS}
 
 
+def captured(step: Step) -> Step:
+    """A step in a CUDA graph, its collectives inside."""
+    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        step()
+    wait()
+    graph = torch.cuda.CUDAGraph()
+    # The watchdog of NCCL asks for events meanwhile.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        step()
+    return graph.replay
+
+
 def bus_bandwidth(size: int, calls: int = 20) -> float:
-    """GB/s on the bus of an all-reduce of two ranks: bytes over seconds, as 2 (n - 1) / n is 1."""
+    """GB/s on the bus of an all-reduce of two ranks: bytes over seconds, as 2 (n - 1) / n is 1.
+    From a CUDA graph, so that the host's time to launch is no part of it."""
     values = torch.ones(size // 2, device=DEVICE, dtype=torch.bfloat16)
+    replay = captured(lambda: [dist.all_reduce(values) for _ in range(calls)])
     event: Any = torch.cuda.Event
     times: list[float] = []
     for _ in range(8):
@@ -239,8 +255,7 @@ def bus_bandwidth(size: int, calls: int = 20) -> float:
         dist.all_reduce(values)  # the ranks begin the others together
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record()
-        for _ in range(calls):
-            dist.all_reduce(values)
+        replay()
         end.record()
         wait()
         times.append(begin.elapsed_time(end) / calls)
@@ -267,24 +282,11 @@ def prefill(out: Path) -> dict[str, Any]:
     return figures
 
 
-def captured(model: Model, x: torch.Tensor) -> Step:
-    """The model in a CUDA graph, its collectives inside."""
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        model(x)
-    wait()
-    graph = torch.cuda.CUDAGraph()
-    # The watchdog of NCCL asks for events meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        model(x)
-    return graph.replay
-
-
 @torch.inference_mode()
 def graph(out: Path) -> dict[str, Any]:
     """Decode as a CUDA graph, captured in the recording that is saved."""
     model, x = parallel_model(), tokens()
-    make = partial(captured, model, x)
+    make = partial(captured, lambda: model(x))
     return measured("graph", make(), out, make=make)
 
 
@@ -425,6 +427,9 @@ def main() -> None:
     torch.set_default_dtype(torch.bfloat16)
     for name in sys.argv[2:] or PROGRAMS:
         run(name, out)
+    torch._dynamo.reset()  # graphs that live on keep the group from ending
+    gc.collect()
+    wait()
     dist.destroy_process_group()
 
 
