@@ -218,7 +218,11 @@ def _http_failure(error: Exception, timeout_s: float | None, sent: bool) -> Answ
         said = "the answer is no HTTP/1.1 (is this a gRPC receiver? use --protocol grpc)"
         return Answer(Verdict.REFUSED, said)
     reason = one_line(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-    return Answer(Verdict.RETRY, reason.lower(), uncertain=sent)
+    return Answer(Verdict.RETRY, _with_hint(reason.lower()), uncertain=sent)
+
+
+def _with_hint(reason: str) -> str:
+    return f"{reason} (does a receiver listen there?)" if "refused" in reason else reason
 
 
 class GrpcTransport:
@@ -279,6 +283,8 @@ class GrpcTransport:
         if code == "UNAVAILABLE" and any(word in details for word in _TLS_WORDS):
             return Answer(Verdict.REFUSED, one_line(f"TLS: {details}"))
         sent = not any(words in details.lower() for words in _NOT_SENT_WORDS)
+        if not sent and details.endswith("refused"):
+            details = _with_hint("connection refused")
         return grpc_answer(code, details, _retry_delay(error), sent)
 
     def abort(self) -> None:
