@@ -98,7 +98,7 @@ def lanes_of(work: Work) -> Lanes:
     return Lanes(
         np.zeros(work.event.size, dtype=np.int32)
         if work.cpu_only
-        else events["device"].to_numpy()[work.event],
+        else events["device"].to_numpy()[work.event].astype(np.int32),
         work.trace.start_ns[work.event],
         work.trace.end_ns[work.event],
         work.work_class,

@@ -40,16 +40,16 @@ DEVICE_WORK: tuple[str, ...] = ("kernel", "memcpy", "memset")
 NONE = -1
 
 # Column -> dtype of each table. "text" is a string categorical, "object" a plain Python value,
-# "int" 32 bits where all values of the recording fit them, else 64.
+# "int" 32 bits where all values of the recording fit them, else 64, and "short" 16 where they do.
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
         "kind": "kind",  # categorical over KINDS, so codes are stable
         "name": "text",
         "start_ns": "int64",
         "duration_ns": "int",
-        "thread": "int32",  # row of `threads`; -1 for device rows
-        "device": "int32",  # device index; -1 for host rows
-        "stream": "int",  # stream of the device; -1 for host rows
+        "thread": "short",  # row of `threads`; -1 for device rows
+        "device": "short",  # device index; -1 for host rows
+        "stream": "short",  # stream of the device; -1 for host rows
         "correlation": "int",  # joins a runtime call and the device work it launched
         "external_id": "int",  # of an operator: its own; of a call or device row: its operator's
     }
@@ -385,26 +385,26 @@ def _column(kind: str, values: Any, length: int) -> Any:
         return pd.Categorical(codes, categories=list(KINDS))
     if kind == "text":
         return pd.Categorical([""] * length if values is None else values)
-    if kind == "int":
-        return np.full(length, NONE, dtype=np.int32) if values is None else _narrowed(values)
+    if kind in WIDTHS:
+        found = np.full(length, NONE, np.int16) if values is None else np.asarray(values)
+        return found.astype(next(w for w in WIDTHS[kind] if fits(found, w)), copy=False)
     if values is None:
         return np.full(length, _DEFAULTS.get(kind, NONE), dtype=kind)
     return np.asarray(values, dtype=kind)
 
 
-def _narrowed(values: Any) -> NDArray[np.signedinteger[Any]]:
-    found = np.asarray(values)
-    return found.astype(np.int32 if fits_32_bits(found) else np.int64, copy=False)
+# Types of the columns that are as narrow as their values allow, the narrowest first.
+WIDTHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"short": ("int16", "int32", "int64"), "int": ("int32", "int64")}
+)
 
 
-_LOWEST, _HIGHEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
-
-
-def fits_32_bits(values: NDArray[Any]) -> bool:
-    """Whether each of these numbers can be kept in an "int" column of 32 bits."""
-    if values.dtype == np.int32 or not values.size:
+def fits(values: NDArray[Any], width: str) -> bool:
+    """Whether each of these numbers can be kept in a column of that type."""
+    if not values.size or values.dtype == width or width == "int64":
         return True
-    return bool(values.min() >= _LOWEST and values.max() <= _HIGHEST)
+    limits = np.iinfo(width)
+    return bool(values.min() >= limits.min and values.max() <= limits.max)
 
 
 def text_column(codes: NDArray[Any], values: list[str]) -> Any:
@@ -419,10 +419,8 @@ def _check(name: str, table: pd.DataFrame, columns: Mapping[str, str]) -> None:
         found = table[column].dtype
         if kind in ("text", "kind"):
             good = isinstance(found, pd.CategoricalDtype)
-        elif kind == "int":
-            good = str(found) in ("int32", "int64")
         else:
-            good = str(found) == kind
+            good = str(found) in WIDTHS.get(kind, (kind,))
         if not good:
             raise SchemaError(f"column {column} of {name} has type {found}, not {kind}")
 

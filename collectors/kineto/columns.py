@@ -30,7 +30,7 @@ from tracer.collectors.kineto.names import (
     text_of,
 )
 from tracer.events import EVENTS as EVENT_COLUMNS
-from tracer.events import KIND_CODE, NONE, SIDE_TABLES, fits_32_bits, make_table, text_column
+from tracer.events import KIND_CODE, NONE, SIDE_TABLES, WIDTHS, fits, make_table, text_column
 
 Ints = NDArray[np.int64]
 Column = tuple[str, str]  # table and column
@@ -67,8 +67,7 @@ class Growing:
     as the column, and small pieces would need their memory twice when they are joined."""
 
     def __init__(self, form: str) -> None:
-        self._may_widen = form == "int"
-        self._dtype = np.dtype(np.int32 if self._may_widen else form)
+        self._width, *self._wider = WIDTHS.get(form, (form,))
         self._blocks: list[NDArray[Any]] = []
         self._room = 0  # free rows at the end of the last block
 
@@ -79,7 +78,7 @@ class Growing:
         while done < rows:
             if not self._room:
                 self._room = min(_FIRST_ROWS << len(self._blocks), _MOST_ROWS)
-                self._blocks.append(_block(self._room, self._dtype))
+                self._blocks.append(_block(self._room, self._width))
             part = min(self._room, rows - done)
             begin = len(self._blocks[-1]) - self._room
             one = not isinstance(values, np.ndarray)
@@ -90,7 +89,7 @@ class Growing:
     def values(self) -> NDArray[Any]:
         """All rows in one array, which is the column from now on."""
         if not self._blocks:
-            return np.empty(0, dtype=self._dtype)
+            return np.empty(0, dtype=self._width)
         last = self._blocks.pop()
         self._blocks.append(last[: len(last) - self._room])
         self._room = 0
@@ -105,15 +104,15 @@ class Growing:
         self.values()[rows] = new
 
     def _make_fit(self, values: Any) -> None:
-        """Take 64 bits for each value from the first on that needs them."""
-        if self._may_widen and isinstance(values, np.ndarray) and not fits_32_bits(values):
-            self._may_widen, self._dtype = False, np.dtype(np.int64)
-            self._blocks = [block.astype(np.int64) for block in self._blocks]
+        """Take more bits for each value from the first on that needs them."""
+        while self._wider and isinstance(values, np.ndarray) and not fits(values, self._width):
+            self._width = self._wider.pop(0)
+            self._blocks = [block.astype(self._width) for block in self._blocks]
 
 
-def _block(rows: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _block(rows: int, dtype: str) -> NDArray[Any]:
     """Memory straight from the system, which gets it back at once when the block is let go."""
-    return np.frombuffer(mmap.mmap(-1, rows * dtype.itemsize), dtype=dtype)
+    return np.frombuffer(mmap.mmap(-1, rows * np.dtype(dtype).itemsize), dtype=dtype)
 
 
 class Texts:
