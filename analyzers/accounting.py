@@ -150,9 +150,10 @@ def _share(edges: Longs, place: Longs, work: Longs, lanes: Lanes) -> Longs:
 
 def steps_at(time: Longs, step_start: Longs, step_end: Longs) -> Rows:
     """The step each time lies in, its start counted and its end not; -1 between steps."""
-    at = np.searchsorted(step_start, time, side="right") - 1
-    inside = (at >= 0) & (time < (step_end[np.maximum(at, 0)] if step_end.size else time))
-    return np.where(inside, at, NONE).astype(np.int32)
+    at = (np.searchsorted(step_start, time, side="right") - 1).astype(np.int32)
+    if step_end.size:
+        at[time >= step_end.take(at, mode="clip")] = NONE
+    return at
 
 
 def settle_steps(

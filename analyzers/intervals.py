@@ -25,7 +25,7 @@ class Forest:
     stands right behind it."""
 
     parent: Rows
-    depth: Rows
+    depth: Longs
 
     @cached_property
     def stop(self) -> Rows:
@@ -67,9 +67,14 @@ class Forest:
         stop = self.stop[rows][::-1]
         value[stop], begins[stop] = around[::-1], True
         value[rows], begins[rows] = rows, True
-        begins[0] = True
-        at = np.flatnonzero(begins[:-1])
-        return np.repeat(value[at], np.diff(at, append=size))
+        found = value[:size]
+        for part in blocks(size):
+            if part.start and not begins[part.start]:
+                found[part.start] = found[part.start - 1]
+            begins[part.start] = True
+            at = np.flatnonzero(begins[part])
+            found[part] = np.repeat(found[part][at], np.diff(at, append=part.stop - part.start))
+        return found
 
     @cached_property
     def has_child(self) -> NDArray[np.bool_]:
@@ -107,7 +112,7 @@ def nest(start: Longs, end: Longs, thread: NDArray[np.int32]) -> Forest:
     return Forest(parent, _depths(parent))
 
 
-def _depths(parent: Rows) -> Rows:
+def _depths(parent: Rows) -> Longs:
     """How many rows lie around each one, counted in steps that double."""
     depth: Rows = (parent != NONE).astype(np.int32)
     above = parent.copy()
@@ -116,15 +121,13 @@ def _depths(parent: Rows) -> Rows:
         holder = above.take(left)
         depth[left], above[left] = depth.take(left) + depth.take(holder), above.take(holder)
         left = left[above.take(left) != NONE]
-    return depth
+    # Numbers of 16 bits take half the memory, and are sorted by counting them.
+    return depth.astype(np.int16) if depth.max(initial=0) <= np.iinfo(np.int16).max else depth
 
 
-def _levels(depth: Rows) -> list[Rows]:
+def _levels(depth: Longs) -> list[Rows]:
     """Rows by depth, the roots first."""
-    deepest = int(depth.max()) if depth.size else 0
-    # Numbers of 16 bits are sorted by counting them.
-    short = depth.astype(np.int16) if deepest <= np.iinfo(np.int16).max else depth
-    order = np.argsort(short, kind="stable").astype(np.int32)
+    order = np.argsort(depth, kind="stable").astype(np.int32)
     return np.split(order, np.cumsum(np.bincount(depth))[:-1])
 
 
@@ -178,6 +181,12 @@ def lookup(keys: Longs, wanted: Longs) -> Longs:
 def nowhere(size: int) -> Rows:
     """-1 for so many rows, which take no memory and cannot be written."""
     return np.broadcast_to(np.int32(NONE), size)
+
+
+def lean(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """A mask that is kept. Most of what is asked for does not occur in a recording, and one that
+    marks nothing need not take memory; it cannot be written then."""
+    return mask if mask.any() else np.broadcast_to(np.False_, mask.size)
 
 
 def take(values: Longs, at: Longs) -> Longs:

@@ -92,10 +92,10 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         # Launch geometry of kernels: products of grid and block; -1 when not recorded.
         "geometry": {
             "event": "int64",
-            "blocks": "int64",
-            "threads_per_block": "int64",
+            "blocks": "int",
+            "threads_per_block": "int",
             "registers_per_thread": "int32",
-            "shared_memory_bytes": "int64",
+            "shared_memory_bytes": "int",
         },
         # Collective metadata, on the kernel or on the host range that carries it.
         # op is as recorded ("allreduce"); dtype as recorded ("BFloat16"); elements and group_size

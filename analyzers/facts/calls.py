@@ -6,14 +6,13 @@ Kind is decided by what the CUDA and HIP interfaces and PyTorch call things, not
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import COMPILE_RANGE, HOST_KINDS, Host, Launches
-from tracer.analyzers.intervals import NONE, Longs, lookup, take
+from tracer.analyzers.intervals import NONE, Longs, lean, lookup, take
 from tracer.events import Trace
 
 _SYNCHRONIZE = re.compile(r"(cuda|cu|hip)\w*Synchronize")
@@ -81,17 +80,11 @@ class Calls:
     def __init__(self, trace: Trace, host: Host, launches: Launches) -> None:
         self.trace, self.host, self.launches = trace, host, launches
 
-    def _named(self, test: Callable[[str], object], *kinds: str) -> NDArray[np.bool_]:
-        """The host rows of such a name. Most of what is asked for does not occur in a recording,
-        and a mask that marks nothing need not take memory."""
-        found = self.trace.named(test, *kinds)
-        return found if found.any() else np.broadcast_to(np.False_, found.size)
-
-    @cached_property
+    @property
     def synchronize(self) -> NDArray[np.bool_]:
-        return self._named(is_synchronize, "runtime")
+        return self.trace.named(is_synchronize, "runtime")
 
-    @cached_property
+    @property
     def blocking_copy(self) -> NDArray[np.bool_]:
         """Copies whose call returned only after the copy itself had ended."""
         copies = np.flatnonzero(self.trace.named(_COPY.match, "runtime"))
@@ -118,24 +111,24 @@ class Calls:
 
     @cached_property
     def allocator(self) -> NDArray[np.bool_]:
-        return self._named(is_allocator, "runtime")
+        return lean(self.trace.named(is_allocator, "runtime"))
 
     @cached_property
     def module_load(self) -> NDArray[np.bool_]:
-        return self._named(is_module_load, "runtime")
+        return lean(self.trace.named(is_module_load, "runtime"))
 
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
         ranges = self.trace.named(COMPILE_RANGE.match, "operator", "annotation")
-        return ranges | self.trace.named(_COMPILE_FRAME.match, "frame")
+        return lean(ranges | self.trace.named(_COMPILE_FRAME.match, "frame"))
 
     @cached_property
     def input(self) -> NDArray[np.bool_]:
-        return self._named(_INPUT.match, *HOST_KINDS)
+        return lean(self.trace.named(_INPUT.match, *HOST_KINDS))
 
     @cached_property
     def collecting(self) -> NDArray[np.bool_]:
-        return self._named(_COLLECTION.match, *HOST_KINDS)
+        return lean(self.trace.named(_COLLECTION.match, *HOST_KINDS))
 
     def overhead_ranges(self, compiles: bool) -> tuple[Longs, Longs]:
         """Starts and ends of the overhead rows that compile or load, or that are the profiler's."""

@@ -9,7 +9,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Forest, Longs, Rows, lookup, nest, nowhere, take
+from tracer.analyzers.intervals import (
+    NONE,
+    Forest,
+    Longs,
+    Rows,
+    blocks,
+    lean,
+    lookup,
+    nest,
+    nowhere,
+    take,
+)
 from tracer.events import Trace
 
 HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
@@ -59,7 +70,8 @@ class Host:
     def _to_events(self, found: Rows) -> Rows:
         # Rows fit 32 bits, and half a dozen of these arrays live through an analysis.
         out = np.full(len(self.trace.events), NONE, dtype=np.int32)
-        out[self.rows] = take(self.rows, found)
+        for part in blocks(self.rows.size):
+            out[self.rows[part]] = take(self.rows, found[part])
         return out
 
     def places_of(self, thread: int) -> slice:
@@ -129,7 +141,7 @@ class Host:
     @cached_property
     def compiling(self) -> NDArray[np.bool_]:
         """Host rows inside a range in which code is compiled."""
-        ranges = self.trace.named(COMPILE_RANGE.match, "operator", "annotation")
+        ranges = lean(self.trace.named(COMPILE_RANGE.match, "operator", "annotation"))
         if not ranges.any():
             return ranges
         inside: NDArray[np.bool_] = self.nearest(ranges) != NONE
@@ -236,7 +248,7 @@ def link_launches(host: Host) -> Launches:
     trace = host.trace
     runtime = trace.of_kind("runtime")
     launching = trace.named(is_launch, "runtime")
-    graph = trace.named(is_graph_launch, "runtime")
+    graph = lean(trace.named(is_graph_launch, "runtime"))
     correlation = trace.events["correlation"].to_numpy()
     work = trace.device_rows
     launch = np.full(len(trace.events), NONE, dtype=np.int32)

@@ -21,8 +21,10 @@ from tracer.analyzers.gaps import (
 from tracer.analyzers.idle.gap_view import GapView
 from tracer.analyzers.idle.thresholds import usual_pace, usual_step
 from tracer.analyzers.intervals import NONE, Longs, covered
+from tracer.events import KIND_CODE
 
 Ranges = tuple[Longs, Longs]
+_RANGES = [KIND_CODE["annotation"], KIND_CODE["module"]]
 
 
 class HostSide:
@@ -37,7 +39,6 @@ class HostSide:
         self.main = int(np.bincount(launching).argmax()) if launching.size else 0
         self.pace_ns, self.step_ns = usual_pace(context), usual_step(context)
         self.is_operator = self.host.of_kind("operator")
-        self.is_range = self.host.of_kind("annotation") | self.host.of_kind("module")
         self.outer_operator = self.host.outer_operator
         self.launches_inside = self._hold_launches()
         self.cause_of_row = self._causes()
@@ -53,6 +54,10 @@ class HostSide:
             (self.calls.overhead_ranges(compiles=False), PROFILER),
             ((collections["start_ns"].to_numpy(), collections["end_ns"].to_numpy()), GC),
         )
+
+    def is_range(self, rows: Longs) -> NDArray[np.bool_]:
+        """Which of these rows are ranges around operators."""
+        return np.isin(self.trace.kind_codes[rows], _RANGES)
 
     def next_launch(self, time: Longs) -> Longs:
         """The start of the first launch at or after each time; none is never."""

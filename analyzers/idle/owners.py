@@ -21,7 +21,7 @@ def thread_segments(side: HostSide, thread: int) -> Segments:
     if thread != side.main:
         segments.fill_from(timeline(side.host, side.main))
     drained = _drain(side, segments, thread)
-    segments.cause = _causes(side, segments)
+    _name_causes(side, segments)
     segments.cause[drained] = SYNC
     segments.join_alike()
     for ranges, forced in side.forced:
@@ -46,7 +46,7 @@ def _drain(side: HostSide, segments: Segments, thread: int) -> Longs:
     segments.cut_at(merged_times(begin, stop, far))
     place, wait = places_between(*np.searchsorted(segments.start_ns, [begin, far]))
     owner = segments.event[place]
-    blamed = (owner == NONE) | side.is_range[owner] | (segments.start_ns[place] < stop[wait])
+    blamed = (owner == NONE) | side.is_range(owner) | (segments.start_ns[place] < stop[wait])
     drained: Longs = place[blamed]
     segments.event[drained] = waits[wait[blamed]]
     return drained
@@ -63,22 +63,17 @@ def _run_ahead(side: HostSide, waits: Longs) -> Longs:
     return ahead
 
 
-def _causes(side: HostSide, segments: Segments) -> NDArray[np.int8]:
+def _name_causes(side: HostSide, segments: Segments) -> None:
     """What each segment means by the row that is innermost in it."""
-    cause = np.empty(segments.event.size, dtype=np.int8)
+    library, idle = _library_work(side, segments), _host_operators(side, segments)
     # Without operators in the recording a thread that only launches is dispatching in between.
     dispatches = not side.is_operator.any()
     for rows, owner, length in segments.parts():
         paced = dispatches & (length <= side.pace_ns)
         silent = np.where(paced, np.int8(LAUNCH), np.int8(HOST))
-        cause[rows] = np.where(owner == NONE, silent, side.cause_of_row.take(owner))
-    dispatching = cause == LAUNCH
-    for long, other in (
-        (_library_work(side, segments), COMPILE),
-        (_host_operators(side, segments), HOST),
-    ):
-        cause[long[dispatching[long]]] = other
-    return cause
+        segments.cause[rows] = np.where(owner == NONE, silent, side.cause_of_row.take(owner))
+    library, idle = (long[segments.cause[long] == LAUNCH] for long in (library, idle))
+    segments.cause[library], segments.cause[idle] = COMPILE, HOST
 
 
 def _library_work(side: HostSide, segments: Segments) -> Longs:

@@ -66,9 +66,10 @@ class Segments:
         new = self.start_ns[at - 1] != times
         if new.any():
             at, times = at[new], times[new]
+            # The widest first: the others then find room where it stood.
+            self.start_ns = np.insert(self.start_ns, at, times)
             self.event = np.insert(self.event, at, self.event[at - 1])
             self.cause = np.insert(self.cause, at, self.cause[at - 1])
-            self.start_ns = np.insert(self.start_ns, at, times)
 
     def join_alike(self) -> None:
         """Neighbours of one cause and event joined. Which operator dispatched does not matter: what

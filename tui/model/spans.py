@@ -24,7 +24,7 @@ class Spans:
     events: Longs
     start_ns: Longs
     end_ns: Longs
-    depth: NDArray[np.int32]
+    depth: Longs
     parent: Longs
     longest: Longs  # positions, the longest first
     shortness_ns: Longs  # their lengths as negative numbers, so that they ascend
