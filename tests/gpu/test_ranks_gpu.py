@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,12 @@ import pytest
 import torch
 
 from tests.rank_samples import compared
+from tests.two_rank_checks import (
+    all_in_replays,
+    all_reduces_of_layers,
+    gathers_and_scatters,
+    sums_of_gradients,
+)
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
 from tracer.store import load_run
@@ -98,85 +103,35 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return Saved(folder, said, ends)
 
 
-def owners(analysis: Analysis) -> Counter[tuple[str, str]]:
-    """How many collectives of each operation each module has."""
-    paths = analysis.modules["path"].astype(str).tolist()
-    calls = analysis.collectives[analysis.collectives["step"] >= 0]
-    rows = zip(calls["op"].astype(str), calls["module"].tolist(), strict=True)
-    return Counter((op, paths[module] if module >= 0 else "") for op, module in rows)
-
-
-def in_layers(found: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
-    """The same by the part of the layer that holds each module."""
-    parts: Counter[tuple[str, str]] = Counter()
-    for (op, path), count in found.items():
-        parts[op, ".".join(path.split(".")[:3])] += count
-    return parts
-
-
 @pytest.mark.parametrize("program", [*PARALLEL, *ON_DEVICES, MAY_LACK])
 def test_two_all_reduces_a_layer_in_their_modules(saved: Saved, program: str) -> None:
     figures = saved.figures(program)
-    layers, steps = figures["layers"], figures["steps"]
-    parts = [f"layers.{i}.{part}" for i in range(layers) for part in ("self_attn", "mlp")]
-    for analysis in saved.analyses(program):
-        assert len(analysis.steps) == steps
-        calls = analysis.collectives
-        calls = calls[calls["op"] == "all_reduce"]  # compiled code on a host waits by an operator
-        calls = calls[calls["step"] >= 0]  # a capture is warmed up before
-        per_step = Counter(calls["step"].tolist())
-        print(program, "all-reduces a step", dict(per_step))
-        assert per_step == dict.fromkeys(range(steps), 2 * layers)
-        found = in_layers(owners(analysis))
-        summed = {key: count for key, count in found.items() if key[0] == "all_reduce"}
-        assert summed == {("all_reduce", part): steps for part in parts}
+    all_reduces_of_layers(saved.analyses(program), figures["layers"], figures["steps"])
 
 
 @needs_devices
 @pytest.mark.parametrize("program", ["graph", "replayed"])
 def test_replays_were_recorded(saved: Saved, program: str) -> None:
     saved.figures(program)
-    for analysis in saved.analyses(program):
-        names = analysis.trace.events["name"].astype(str).to_numpy()
-        calls = analysis.collectives[analysis.collectives["step"] >= 0]
-        launches = analysis.work["launch"].iloc[calls["work"].tolist()]
-        assert all("GraphLaunch" in names[row] for row in launches.tolist())
+    all_in_replays(saved.analyses(program))
 
 
 def test_gradients_of_ddp(saved: Saved) -> None:
     figures = saved.figures("ddp")
-    for analysis in saved.analyses("ddp"):
-        print("ddp", dict(owners(analysis)))
-        calls = analysis.collectives
-        assert set(calls["op"].astype(str)) == {"all_reduce"}
-        assert set(directions(analysis)) == {"backward"}
-        if not CPU:  # gloo does not say how much it sends
-            assert calls["bytes"].sum() == figures["steps"] * figures["parameter_bytes"]
+    sums_of_gradients(saved.analyses("ddp"), None if CPU else sent_bytes(figures))
 
 
 def test_gathers_and_scatters_of_fsdp(saved: Saved) -> None:
-    """Each layer is gathered forward and backward, and its gradients are scattered."""
     figures = saved.figures("fsdp")
-    steps, size = figures["steps"], figures["parameter_bytes"]
-    scatter = "all_reduce" if CPU else "reduce_scatter"  # what gloo makes of it
-    for analysis in saved.analyses("fsdp"):
-        found = owners(analysis)
-        print("fsdp", dict(found), dict(directions(analysis)))
-        layers = sorted(path for op, path in found if op == "all_gather")
-        assert [found["all_gather", path] for path in layers] == [2 * steps] * len(layers)
-        assert layers == [str(i) for i in range(6)]
-        assert sum(found[key] for key in found if key[0] == scatter) == steps * len(layers)
-        if not CPU:  # gloo does not say how much it sends, nor scatters under its own name
-            assert [found[scatter, path] for path in layers] == [steps] * len(layers)
-            moved = analysis.collectives.groupby("op", observed=True)["bytes"].sum()
-            assert moved["all_gather"] == 2 * steps * size
-            assert moved["reduce_scatter"] == steps * size
+    if CPU:  # gloo has no scatter of its own, and does not say how much it sends
+        gathers_and_scatters(saved.analyses("fsdp"), figures["steps"], None, "all_reduce")
+    else:
+        gathers_and_scatters(saved.analyses("fsdp"), figures["steps"], sent_bytes(figures))
 
 
-def directions(analysis: Analysis) -> Counter[str]:
-    """Collectives of the forward and of the backward pass."""
-    work = analysis.work["direction"].astype(str)
-    return Counter(work.iloc[analysis.collectives["work"].tolist()])
+def sent_bytes(figures: Any) -> int:
+    """What the collectives of all steps carry when each parameter travels once a step."""
+    return int(figures["steps"] * figures["parameter_bytes"])
 
 
 @needs_devices
