@@ -31,7 +31,7 @@ class Interface(NamedTuple):
 
 def private_interfaces() -> list[Interface]:
     """Every private interface in use, for `tracer doctor`."""
-    return [*_of_the_profiler(), *_of_calls()]
+    return [*_of_the_profiler(), *_of_calls(), *_of_groups()]
 
 
 def _of_the_profiler() -> list[Interface]:
@@ -107,6 +107,57 @@ def _of_calls() -> list[Interface]:
             "why fused attention was refused is told from its arguments alone",
         ),
     ]
+
+
+def _of_groups() -> list[Interface]:
+    groups = _groups_module()
+    return [
+        Interface(
+            "torch.distributed.distributed_c10d._get_all_pg_configs",
+            groups is None or hasattr(groups, "_get_all_pg_configs"),
+            "process groups made inside the trace have no names",
+        ),
+        Interface(
+            "torch.distributed.distributed_c10d._update_default_pg",
+            groups is None or hasattr(groups, "_update_default_pg"),
+            "process groups made and destroyed inside the trace have no names",
+        ),
+    ]
+
+
+def _groups_module() -> Any:
+    """The module of process groups; None where this torch was built without it."""
+    if not torch.distributed.is_available():
+        return None
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d
+
+
+def group_configurations() -> list[dict[str, Any]]:
+    """Name, size and ranks of each process group that there is now."""
+    configurations = getattr(_groups_module(), "_get_all_pg_configs", None)
+    return [] if configurations is None else list(configurations())
+
+
+def destroyed_world(before: Callable[[], None]) -> Callable[[], None]:
+    """Call `before` right before the groups are forgotten. Returns what undoes it."""
+    module, name = _groups_module(), "_update_default_pg"
+    original = getattr(module, name, None)
+    if original is None:
+        return lambda: None
+
+    def update(group: Any) -> Any:
+        if group is None:
+            before()
+        return original(group)
+
+    def undo() -> None:
+        if getattr(module, name) is update:
+            setattr(module, name, original)
+
+    setattr(module, name, update)
+    return undo
 
 
 def _fast_range() -> RangeMaker | None:

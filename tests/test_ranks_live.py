@@ -66,6 +66,22 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+WHOLE = """
+import sys
+import torch, torch.distributed as dist
+from tracer import trace
+
+torch.set_num_threads(1)
+with trace(metrics=False) as t:
+    dist.init_process_group("gloo")
+    layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    for _ in range(3):
+        layer(torch.randn(16, 64)).sum().backward()
+    dist.barrier()
+    dist.destroy_process_group()
+t.save(sys.argv[1])
+"""
+
 
 def run_ranks(folder: Path, late: int, program: str = PROGRAM) -> Path:
     """Two gloo ranks on the loopback interface, on a port that is free."""
@@ -126,3 +142,10 @@ def test_the_watchdog_shows_who_does_not_come(tmp_path: Path) -> None:
     line = HANGING.splitlines().index("    dist.all_reduce(values)  # the line") + 1
     assert finding.where.line == line
     assert "reduce_all" in (saved / "stacks_rank_0.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_group_that_is_destroyed_inside_the_trace_keeps_its_name(tmp_path: Path) -> None:
+    analysis = compared(run_ranks(tmp_path, 0, WHOLE))
+    (group,) = analysis.groups
+    assert (group.name, group.members) == ("0", (0, 1))

@@ -295,7 +295,7 @@ def _meta(recorded: Recorded, meta: TraceMeta) -> TraceMeta:
         },
         facts={**meta.facts, **recorded.facts},
         extra={**meta.extra, **_traced(recorded), **_unfinished(recorded)},
-        **_ranks(meta),
+        **_ranks(meta, recorded.job),
     )
 
 
@@ -310,20 +310,15 @@ def _unfinished(recorded: Recorded) -> dict[str, Any]:
     return {"goes_on": True} if recorded.goes_on else {}
 
 
-def _ranks(meta: TraceMeta) -> dict[str, Any]:
+def _ranks(meta: TraceMeta, job: Mapping[str, Any]) -> dict[str, Any]:
     """Rank and world size of this process, where the profiler did not write them: of its process
-    group or, when the program has ended that, of its launcher."""
-    import torch.distributed as distributed
-
+    group or else of its launcher. And the groups, of which the profiler knows the first ones."""
+    groups = {group.get("pg_name"): group for group in meta.process_groups}
+    groups |= {group.get("pg_name"): group for group in job.get("process_groups", ())}
+    said = {"process_groups": tuple(groups.values())}
     if meta.rank is not None:
-        return {}
-    if not distributed.is_available() or not distributed.is_initialized():
-        return _launched_rank(os.environ)
-    return {
-        "rank": distributed.get_rank(),
-        "world_size": distributed.get_world_size(),
-        "backend": distributed.get_backend(),
-    }
+        return said
+    return {**_launched_rank(os.environ), **job, **said}
 
 
 def _launched_rank(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from tracer.collectors.host_events import Children, Collections
 from tracer.collectors.logs.fallback_logs import FallbackLogs
 from tracer.collectors.modules.module_ranges import ModuleRanges
 from tracer.collectors.nvml import DeviceMetrics
+from tracer.collectors.process_groups import ProcessGroups
 from tracer.collectors.run_facts import (
     allocator_counters,
     allocator_facts,
@@ -88,6 +89,7 @@ Source = (
     | AttentionCalls
     | GraphCaptures
     | CompileEvents
+    | ProcessGroups
 )
 
 
@@ -158,7 +160,7 @@ class Capture:
         with self._guarded("the search for a GPU"):
             self.recorded.gpu = gpu_is_usable()
         self._make_ranges(model)
-        self._sources = [Collections(), Children()]
+        self._sources = [Collections(), Children(), ProcessGroups()]
         if self._options.metrics and self.recorded.gpu:
             self._sources.append(DeviceMetrics())
         if self._options.watchdog is not None:
@@ -493,6 +495,10 @@ class Capture:
                     recorded.tables.update(source.tables)
                 elif isinstance(source, Children):
                     recorded.children = source.pids
+                elif isinstance(source, ProcessGroups):
+                    recorded.job = source.table()
+                    if source.failure is not None:
+                        self._failed("the names of process groups", source.failure)
                 else:
                     recorded.tables["metrics"] = source.table()
                     recorded.notes += source.notes()

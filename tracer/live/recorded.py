@@ -29,6 +29,7 @@ class Recorded:
     spans: list[DeviceSpan] = field(default_factory=list)
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)  # rank, world size, backend, process groups
     notes: list[Note] = field(default_factory=list)
     children: list[int] = field(default_factory=list)
     captures: int = 0  # of CUDA graphs
