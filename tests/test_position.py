@@ -59,6 +59,26 @@ SWITCH = (
 )
 LORA = "gemm cast gemm*2 mul add cast"
 ADAPTED = f"o: {RMS} a: {LORA} {LORA} {LORA} {ROPE} cat*2 core {LORA} o: add {RMS} {GATED} o: add"
+# Weights of residual streams, and their weighted sum; what a block gives goes to all of them.
+STREAMS = "cast square mean epsilon root mul"
+WEIGHED = (
+    "gemm mul add sigmoid epsilon mul add sigmoid mul*2 add softmax epsilon sum epsilon sum "
+    "epsilon mul sum cast"
+)
+SPREAD = "cast mul cast gemm o: add"
+STREAMED = (
+    f"o: {STREAMS} a: {WEIGHED} o: {RMS} {QKV} core gemm {SPREAD} "
+    f"{STREAMS} f: {WEIGHED} o: {RMS} {GATED} {SPREAD}"
+)
+# Or the product comes before its norm, and the streams take no product to be spread.
+NORMED_LATER = (
+    f"gemm o: square mean epsilon root mul %s add sigmoid epsilon mul add sigmoid mul sum cast "
+    f"o: {RMS}"
+)
+STREAMED_LATER = (
+    f"a: {NORMED_LATER % 'a:'} {QKV} core gemm cast mul cast o: add "
+    f"f: {NORMED_LATER % 'f:'} {GATED} cast mul cast o: add"
+)
 PLAIN_HEAD = "gemm argmax"
 EAGER_MODELS = {
     "llama": passes(TABLE, [LLAMA] * 4, f"o: {RMS} {PLAIN_HEAD}"),
@@ -97,6 +117,12 @@ EAGER_MODELS = {
     + " "
     + passes("o: gather", [T5_SELF, T5_SELF, T5_FEED] * 4, f"o: {RMS} {PLAIN_HEAD}", 1),
     "switch, eager attention": passes("o: gather", [SWITCH] * 4, f"o: layernorm {PLAIN_HEAD}"),
+    "streams, weighed before each block": passes(
+        TABLE, [STREAMED] * 4, f"o: {STREAMS} gemm mul add sigmoid mul sum {RMS} {PLAIN_HEAD}"
+    ),
+    "streams, weighed by a product before its norm": passes(
+        TABLE, [STREAMED_LATER] * 4, f"o: {RMS} {PLAIN_HEAD}"
+    ),
     "lora": passes(TABLE, [ADAPTED] * 4, f"o: {RMS} {PLAIN_HEAD}"),
 }
 VLLM_FEED = "f: gemm glu gemm"

@@ -44,10 +44,13 @@ DECODERS = [
     *("llama", "gemma2", "qwen2_moe", "qwen3", "mixtral", "deepseek_v3", "phi3", "gpt_neox"),
     *("gptj", "gpt2", "opt", "falcon", "olmo2", "cohere", "stablelm", "granite", "gpt_oss"),
     *("qwen3_next", "mamba", "minimax", "nemotron_h", "jetmoe", "openai-gpt"),
+    *("deepseek_v4", "hy_v4"),
 ]
 UNFUSED = ["llama", "gpt2", "gemma2", "falcon", "deepseek_v3", "gpt_oss"]
 # Of emulated kernel time; the rest are sums that a module's owner counts as its own.
 LEAST = {"nemotron_h": 0.98, "granite": 0.98, "minimax": 0.97, "cohere": 0.99, "gptj": 0.99}
+# The norm of all residual streams is that of the block for which they are weighed, by its module.
+LEAST |= {"deepseek_v4": 0.96, "hy_v4": 0.92}
 ENCODERS = ["distilbert", "modernbert", "vit", "bart", "marian", "whisper"]
 
 

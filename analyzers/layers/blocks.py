@@ -35,6 +35,9 @@ _CLUSTER = re.compile(
     rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?:AG)?(?=[NU])|(?<=[GgM])m(?=B))?"
     rb"[NBFU](?:[^GMRAKS]*(?:AG)?[NBFU])*D*"
 )
+# Residual streams are weighed and summed before a block: one product makes the weights, activations
+# bound them. No product follows before the norm, as it would in an FFN.
+_WEIGHING = re.compile(rb"[Gg]*[^GMNBFUKS]*A[^GMNBFUKS]*myc*(?=[NBFU])")
 _ADDED = re.compile(rb"D(?:AG|c)?[NU]|[NU]D|[BF]")
 _SUM = re.compile(rb"(?<=[GgM])D+\??|(?<=[GgMR][cmX])D+\??")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
@@ -140,7 +143,7 @@ def divide(
     if not bounds:
         return Blocks((), (), 0.75) if mixes_before and mixes_after else _undivided(units)
     if not mixes_after:
-        bounds += _closing_norm(units, clusters, bounds[-1])
+        bounds += _closing_norm(units, clusters, bounds)
     sure = 0.95 if bounds[0].added else 0.85
     middle = _gaps(bounds)
     anchored = [i for i, span in enumerate(middle) if _has(units, span, _ANCHORS)]
@@ -185,12 +188,22 @@ def _choose(clusters: Sequence[Cluster]) -> tuple[Cluster, ...]:
     return tuple(c for c in clusters if c.added) or tuple(clusters)
 
 
-def _closing_norm(units: Units, clusters: Sequence[Cluster], last: Cluster) -> tuple[Cluster, ...]:
+def _closing_norm(
+    units: Units, clusters: Sequence[Cluster], bounds: Sequence[Cluster]
+) -> tuple[Cluster, ...]:
     """The norm after an FFN that no known bound closes, where the sum cannot be seen."""
+    last = bounds[-1]
     for cluster in clusters:
         if cluster.first > last.last and _has(units, (last.last, cluster.first), _ANCHORS):
-            return (cluster,)
+            return () if weighed_until(units, last) == cluster.first else (cluster,)
     return ()
+
+
+def weighed_until(units: Units, bound: Cluster) -> int | None:
+    """The norm that opens a block whose input is weighed from several residual streams first, after
+    the bound before it; None where it is not."""
+    match = _WEIGHING.match(units.letters, bound.last + 1)
+    return match.end() if match else None
 
 
 def _gaps(bounds: Sequence[Cluster]) -> list[Span]:

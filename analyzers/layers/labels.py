@@ -14,6 +14,7 @@ from tracer.analyzers.layers.blocks import (
     Units,
     label,
     layers_end,
+    weighed_until,
 )
 
 _NORM = label("other", "norm")
@@ -35,6 +36,8 @@ _EXPERTS = label("ffn", "experts")
 _DEQUANTIZE = label("ffn", "dequantize")
 _ATTENTION_DEQUANTIZE = label("attention", "dequantize")
 _FFN_NORM = label("ffn", "norm")
+
+_FEEDING = (_ACTIVATION, _ROUTER, _EXPERTS, _FFN_PROJECTION)
 
 _GEMM = b"Ggb"
 _DEQUANTIZING = b"Qq"
@@ -70,6 +73,28 @@ class Painter:
             cluster.last,
             lambda place, letter: _NORM if letter in NORMS or letter in b"AG" else _RESIDUAL,
         )
+
+    def weighing(self, bound: Cluster) -> None:
+        """Where the block after a bound weighs residual streams first: the norm that opens it."""
+        opening = weighed_until(self.units, bound)
+        if opening is not None:
+            self.labels[opening] = _NORM
+            self._weights_first(bound)
+
+    def _weights_first(self, bound: Cluster) -> None:
+        """The product of the weights can come before the norm of the bound, right after the sum
+        that ends the block before; what is added behind the norm is the weights' then."""
+        letters, product = self.units.letters, bound.first - 1
+        added = letters.rfind(b"D", 0, max(product, 0))
+        if product < 0 or letters[product : product + 1] != b"G":
+            return
+        if letters[added + 1 : product].strip(b"c"):
+            return
+        fed = self.labels[bound.last + 1] in _FEEDING
+        self.labels[product] = _FFN_PROJECTION if fed else _PROJECTION
+        self.each(bound.first + 1, bound.last, lambda *_: _ACTIVATION if fed else _CORE)
+        if added >= 0:
+            self.labels[added] = _RESIDUAL
 
     def after_core(self, first: int, last: int, *, mixer: bool) -> None:
         """The end of an attention block: output projection and what surrounds it."""
@@ -137,6 +162,8 @@ def paint_interval(units: Units, blocks: Blocks, *, mixer_before: bool, mixer_af
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=mixer_before)
     painter.before_core(layers_end(blocks), len(units.letters) - 1, mixer=mixer_after)
+    for cluster in blocks.bounds[-1:]:
+        painter.weighing(cluster)
     return painter.kernels()
 
 
@@ -157,6 +184,7 @@ def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
         painter.ffn(*span)
     for cluster in blocks.bounds:
         painter.bound(cluster)
+        painter.weighing(cluster)
     for span in blocks.ffns:
         _shared_experts(painter, *span)
 

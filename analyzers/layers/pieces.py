@@ -252,6 +252,7 @@ def _begin_at(
         paint_model_begin(painter, start)
     opened = start if units.letters[start] in NORMS else start - 1
     painter.before_core(opened + 1, len(units.letters) - 1, mixer=after == "mixer")
+    painter.weighing(Cluster(opened, opened, added=False))
     return Painted(painter.kernels(), confidence, kinds, opens=True)
 
 
