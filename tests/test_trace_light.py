@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,8 +83,6 @@ def test_lengths_and_gaps_of_steps() -> None:
 
 
 def test_the_device_is_tied_to_the_clock_of_the_host_at_its_end() -> None:
-    import time
-
     clock = Clock()
     steps = DeviceSteps(clock)
     before_ns = time.time_ns()
@@ -203,6 +202,17 @@ def test_a_light_trace_has_step_times_and_no_breakdown(announced: bool) -> None:
     assert note["rule"] == "capture.light"
     assert note["message"] == t.analysis.breakdown_reason
     assert t.trace.meta.detail == "light"
+
+
+def test_what_lies_between_calls_may_be_the_rest_of_training_steps() -> None:
+    model = torch.nn.Linear(4, 4)
+    with trace(detail="light") as t:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            time.sleep(0.02)
+    said = verdict(t.analysis)
+    assert "lie between the calls of the model, with any backward pass and optimizer; " in said
+    assert "a forward pass takes" in said
 
 
 def test_roots_get_their_names_at_the_end() -> None:

@@ -46,7 +46,14 @@ def _answer(analysis: Analysis, phase: Phase) -> str:
         return f"{capital(takes)}; {rest}{percent_text(ratio)} between them."
     period = period_ns(analysis, phase.name)
     start = f", from start to start {duration_text(period)}" if period is not None else ""
-    return f"{percent_text(ratio)} of the {whole} lie between {steps}; {takes}{start}."
+    learns = ", with any backward pass and optimizer" if _learns(analysis) else ""
+    return f"{percent_text(ratio)} of the {whole} lie between {steps}{learns}; {takes}{start}."
+
+
+def _learns(analysis: Analysis) -> bool:
+    """Whether autograd recorded the calls that are the steps: a training step has no end here."""
+    graded = analysis.trace.table("root_calls")["graded"]
+    return str(analysis.steps["source"].iloc[0]) == "root_call" and bool((graded == 1).any())
 
 
 def _steps(analysis: Analysis) -> str:
