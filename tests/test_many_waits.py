@@ -64,6 +64,22 @@ def test_lines_of_many_waits() -> None:
 
 
 @pytest.mark.parametrize(
+    ("count", "steps", "said"),
+    [(100, 10, ", 10 times a step"), (100, 0, ", 100 times"), (10, 5, "_local_scalar_dense)")],
+)
+def test_how_often_a_step_reads_is_told(count: int, steps: int, said: str) -> None:
+    maker = TraceMaker()
+    for i in range(count):
+        maker.operator("aten::item", 20 * i + 10, 4)
+        maker.operator("aten::_local_scalar_dense", 20 * i + 11, 2)
+    for step in range(steps):
+        length = 20 * count / steps
+        maker.annotation(f"ProfilerStep#{step}", step * length, length)
+    (found,) = (f for f in analyze(maker.build()).findings if f.rule == "sync.hidden")
+    assert found.title.endswith(said)
+
+
+@pytest.mark.parametrize(
     ("sites", "line"),
     [
         ([(90, "called", 1), (95, "called", 2), (103, "warned", 3)], 2),

@@ -27,6 +27,8 @@ from tracer.findings import Check, Finding, Where
 
 # A wait is worth its line from a thousandth of the window on: it is one line to change.
 _WAIT_WARNING = 0.001
+# A wait that comes so often in a step is told with how often.
+_MANY_A_STEP = 3
 # Between the wait that begins a capture and the capture itself PyTorch sets the random state.
 _LAUNCHES_BEFORE_CAPTURE = 4
 _TITLES = {
@@ -105,7 +107,7 @@ def _finding(context: Context, analysis: Analysis, place: WaitPlace) -> Finding:
     return Finding(
         rule="sync.explicit" if cause == EXPLICIT else "sync.hidden",
         severity=severity_of(idle, analysis, _WAIT_WARNING) if live and not captures else "info",
-        title=title if live else f"would wait on a GPU: {title}",
+        title=title if live else f"would wait on a GPU: {title}{_often(context, waits)}",
         count=len(waits),
         cost_ns=idle if live else None,
         ratio=ratio_of(idle, analysis) if live else None,
@@ -116,6 +118,14 @@ def _finding(context: Context, analysis: Analysis, place: WaitPlace) -> Finding:
         gain_ns=idle if live and not captures else None,
         events=tuple(w.event for w in sorted(waits, key=lambda w: -w.idle_ns)[:100]),
     )
+
+
+def _often(context: Context, waits: list[Wait]) -> str:
+    """How often in a step, where that is more than a few times: each alone costs little."""
+    times = len(waits) / max(len(context.plan.found_steps), 1)
+    if times < _MANY_A_STEP:
+        return ""
+    return f", {times:,.0f} times" + (" a step" if context.plan.found else "")
 
 
 def _more_detail(place: WaitPlace) -> dict[str, Any]:
