@@ -17,8 +17,10 @@ from tracer.analyzers.rules.comm import judge_communication
 from tracer.analyzers.rules.compile import judge_compile
 from tracer.analyzers.rules.cpu import judge_cpu_pauses
 from tracer.analyzers.rules.cpu_compile import judge_cpu_compiling
+from tracer.analyzers.rules.device import judge_throttling
 from tracer.analyzers.rules.gaps import judge_gaps
 from tracer.analyzers.rules.matmul import judge_matmul
+from tracer.analyzers.rules.memory import judge_memory
 from tracer.analyzers.rules.moe import judge_moe
 from tracer.analyzers.rules.placement import judge_placement
 from tracer.analyzers.rules.quantized import judge_quantized
@@ -39,6 +41,8 @@ RULES: tuple[Rule, ...] = (
     judge_placement,
     judge_communication,
     judge_compile,
+    judge_memory,
+    judge_throttling,
 )
 
 

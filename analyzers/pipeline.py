@@ -24,6 +24,7 @@ from tracer.analyzers.communication.collectives import tabulate_collectives
 from tracer.analyzers.context import Context, Explain, Rule, StepPlan
 from tracer.analyzers.evidence.directions import DIRECTIONS
 from tracer.analyzers.evidence.ladder import attribute
+from tracer.analyzers.facts.counters import memory_of, metrics_of
 from tracer.analyzers.facts.host import link_launches, read_host
 from tracer.analyzers.facts.modules import read_modules
 from tracer.analyzers.facts.work import Work
@@ -208,6 +209,8 @@ def assemble(context: Context, busy: Slices) -> Analysis:
         + integrity_notes(work, steps if plan.found else steps[:0], context.gaps),
         observer=(observer := observe(work.trace, steps, charges)),
         observer_reason=not_observed(work.trace, observer),
+        memory=memory_of(work.trace),
+        device_metrics=metrics_of(work.trace, window.start_ns, window.start_ns + window.wall_ns),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tracer.analyzers.names.throttles import SLOWDOWNS
 from tracer.environment.facts import Facts, Field, NvmlDevice
 from tracer.environment.rows import Row, error, not_checked, ok, warning
 
@@ -31,12 +32,6 @@ _COUNTERS = {
 }
 # Fields that many good boards do not have: no row for their absence alone.
 _OPTIONAL = frozenset({"mig_mode", "ecc_uncorrected", "power_limit", "persistence_mode"})
-_THROTTLES = {
-    0x08: "hardware slowdown",
-    0x20: "thermal slowdown (software)",
-    0x40: "thermal slowdown (hardware)",
-    0x80: "power brake",
-}
 _GB = 1_000_000_000
 
 
@@ -198,7 +193,7 @@ def _health_rows(device: NvmlDevice) -> Iterable[Row]:
 
 def _throttle_rows(device: NvmlDevice) -> Iterable[Row]:
     mask = device.get("throttle_reasons").number()
-    active = [name for bit, name in _THROTTLES.items() if mask and int(mask) & bit]
+    active = [name for bit, name in SLOWDOWNS.items() if mask and int(mask) & bit]
     if active:
         yield warning(
             "device.throttled",

@@ -27,7 +27,7 @@ def _absent(analysis: Analysis) -> Iterator[Check]:
     if analysis.observer is None:
         yield _missing("capture.observer", analysis.observer_reason or _observer_reason(live))
     if not analysis.memory:
-        yield _missing("capture.memory", "the allocator was not recorded (detail full records it)")
+        yield _missing("capture.memory", "nothing counted the memory of a device")
     if not analysis.device_metrics:
         yield _missing("capture.device_metrics", "no device counters were sampled")
     if not analysis.requests and not analysis.serving:

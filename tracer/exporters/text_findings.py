@@ -11,6 +11,7 @@ from rich.text import Text
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import Cost, gain_text, ranked_costs
+from tracer.exporters.counters import counter_items
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
 from tracer.exporters.json_report import all_notes, device_name
 from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table, titled
@@ -153,7 +154,9 @@ def _hanging(page: Page, text: str) -> list[Text]:
 def source_lines(page: Page, analysis: Analysis) -> list[Text]:
     """What was recorded: path, framework, device, model facts; of a live run what it could use."""
     lines = paragraph(page, page_separator(page).join(head_items(analysis)), style="dim")
-    for said in (page_separator(page).join(live_items(analysis)), block_text(analysis)):
+    joined = page_separator(page).join
+    live, counters = joined(live_items(analysis)), joined(counter_items(analysis))
+    for said in (live, counters, block_text(analysis)):
         lines += paragraph(page, said, style="dim") if said else []
     return lines
 
@@ -219,6 +222,8 @@ def _source_items(analysis: Analysis, told: Collection[str]) -> Iterator[str]:
     name = device_name(analysis)
     if devices:
         yield f"{devices} x {inert(name or 'GPU of unknown name')}"
+    elif gpus := analysis.facts.get("gpus"):  # none of them has rows: detail light has none
+        yield inert(f"{len(gpus)} x {gpus[0]}")
     elif analysis.cpu_only:
         yield "CPU only"
     if meta.rank is not None:
