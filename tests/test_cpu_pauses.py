@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.make_traces import TraceMaker
@@ -137,3 +139,36 @@ def test_python_inside_an_operator_is_not_its_own_work() -> None:
         maker.operator("aten::mm", at + 10, 1_000)
     (pause,) = found(analyze(maker.build()), "gap.host")
     assert pause.where.function == "custom"
+
+
+def read_loop(reads: int, steps: int, turn: float) -> TraceMaker:
+    """Steps of a product of 2 ms and so many reads in turn at one line, each after operators of
+    3 us that begin 20 us apart."""
+    maker = TraceMaker()
+    length = 2_000 + turn * reads
+    for step in range(steps):
+        at = step * length
+        maker.annotation(f"ProfilerStep#{step}", at, length)
+        maker.operator("aten::mm", at, 2_000)
+        for read in range(reads):
+            begin = at + 2_000 + turn * read
+            for operator in range(int(turn // 20) - 1):
+                maker.operator("aten::select", begin + 20 * operator, 3)
+            maker.operator("aten::item", begin + turn - 20, 3)
+            time_ns = int(1_000 * (begin + turn - 21))
+            when: dict[str, Any] = {"time_ns": time_ns, "thread": 1, "cause": "called"}
+            maker.side("host_sites", file="loop.py", line=7, function="penalize", **when)
+    return maker
+
+
+def test_a_loop_that_reads_values_is_named_without_samples() -> None:
+    (loop,) = found(analyze(read_loop(100, steps=4, turn=40).build()), "gap.host")
+    assert (loop.where.file, loop.where.line, loop.where.function) == ("loop.py", 7, "penalize")
+    assert "in penalize" in loop.title
+    assert loop.detail["reads"] == 4 * 99
+    # Between two reads of a turn: 34 us without an operator.
+    assert loop.cost_ns == pytest.approx(4 * 99 * 34_000, rel=0.03)
+
+
+def test_two_reads_a_step_are_no_loop() -> None:
+    assert not found(analyze(read_loop(2, steps=40, turn=320).build()), "gap.host")

@@ -10,6 +10,7 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.facts.read_loops import read_loops
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
@@ -26,6 +27,8 @@ _EVERYWHERE = 4
 _CALL_BEFORE_NS = 100_000
 # Short pauses are named where one function has this share of the window and so many samples.
 _SHORT_SHARE, _SHORT_SAMPLES = 0.1, 20
+# A loop that reads values does so at least so often in a step.
+_READS_A_STEP = 3
 _RULES = ("gap.host", "gap.input", "gap.gc")
 
 
@@ -73,21 +76,25 @@ def _with_short_pauses(
     context: Context, analysis: Analysis, long: Longs, findings: list[Finding]
 ) -> list[Finding]:
     """The findings, and functions that cost by many short pauses between operators, none of which
-    is long enough to be looked at: by samples of the stacks."""
+    is long enough to be looked at: loops that read values, and by samples of the stacks."""
     gaps = context.gaps
     rows = np.flatnonzero(gaps.cause == CAUSE_CODE["host"])
     rows = rows[~np.isin(rows, long)]
     starts, ends = gaps.start_ns[rows], gaps.end_ns[rows]
-    samples = Samples(context.work.trace, starts, ends)
+    trace, steps = context.work.trace, [step.start_ns for step in context.plan.host]
+    least = max(_READS_A_STEP * len(steps), _SHORT_SAMPLES)
+    loops = read_loops(trace, starts, np.array(steps, dtype=np.int64), least)
+    sampled = Samples(trace, starts, ends).between_operators(starts, ends)
+    known = [(*one, "reads") for one in loops] + [(*one, "samples") for one in sampled]
     named = {(f.where.file, f.where.function) for f in findings}
     out = list(findings)
-    for where, mine, count in samples.between_operators(starts, ends):
+    for where, mine, count, seen in known:
         cost = int((ends - starts)[mine].sum())
         large = cost >= _SHORT_SHARE * analysis.window.capacity_ns and count >= _SHORT_SAMPLES
         if large and (where.file, where.function) not in named:
-            steps = np.unique(gaps.step[rows[mine]])
-            found = tuple(int(step) for step in steps if step != NONE)
-            out.append(_short_finding(analysis, where, cost, found, mine.size, count))
+            named.add((where.file, where.function))
+            found = tuple(int(step) for step in np.unique(gaps.step[rows[mine]]) if step != NONE)
+            out.append(_short_finding(analysis, where, cost, found, mine.size, {seen: count}))
     return out
 
 
@@ -97,7 +104,7 @@ def _short_finding(
     cost: int,
     steps: tuple[int, ...],
     pauses: int,
-    samples: int,
+    seen: dict[str, int],
 ) -> Finding:
     return Finding(
         rule="gap.host",
@@ -108,7 +115,7 @@ def _short_finding(
         ratio=ratio_of(cost, analysis),
         steps=steps,
         where=where,
-        detail={"samples": samples, "cause_recorded": True},
+        detail={**seen, "cause_recorded": True},
         advice=(
             f"{_position(where)} in {where.function} goes from one short operator to the next: "
             "read values once and not one by one, and call fewer, larger operators."
