@@ -119,6 +119,45 @@ def test_waiting_leaves_the_finding_when_it_is_known() -> None:
 # --- what they are (cases 21 and 22) -------------------------------------------------------------
 
 
+def one_of_two_ranks(lasts_us: list[float], size: int) -> Finding:
+    """A rank of two whose calls last so long."""
+    maker, now = TraceMaker(), 0.0
+    for lasts in lasts_us:
+        maker.launch("gemm", start=now, run=(now + 10, now + 30), operator="aten::mm")
+        event = maker.launch(ALL_REDUCE, start=now + 1, run=(now + 30, now + 30 + lasts))
+        maker.side(
+            "collectives",
+            event,
+            op="allreduce",
+            dtype="BFloat16",
+            in_elements=size // 2,
+            out_elements=size // 2,
+            group="0",
+        )
+        now += 100 + lasts
+    return comm_findings(analyze(maker.build(world_size=2)))["comm.same_stream"]
+
+
+@pytest.mark.parametrize(
+    ("lasts_us", "size", "waits"),
+    [
+        ([400.0] * 20, 8192, True),  # few bytes
+        ([20.0] * 10 + [200.0] * 20, 1 << 24, True),  # some have not to wait
+        ([400.0] * 20, 1 << 26, False),
+        ([20.0] * 20 + [5000.0], 8192, False),  # once
+    ],
+)
+def test_calls_that_can_only_wait_are_told_from_sending(
+    lasts_us: list[float], size: int, waits: bool
+) -> None:
+    finding = one_of_two_ranks(lasts_us, size)
+    assert finding.advice.startswith("Compare the ranks with `tracer ranks`") is waits
+    assert "tracer ranks" in finding.advice
+    told = without_waiting(finding, 0, 1)
+    assert told is not None
+    assert "tracer ranks" not in told.advice
+
+
 @pytest.mark.parametrize(
     ("name", "op"),
     [

@@ -38,6 +38,10 @@ _COMPUTING_SHARE = 0.10
 # The first collective of a window was entered apart when it lasts so many times its like.
 _APART = 10
 _ENOUGH_LIKE = 3
+# Calls of one size wait for another rank when they last so many times the quickest tenth of them,
+# or when few bytes take longer than any link between devices needs.
+_MOSTLY_WAITING, _ENOUGH_CALLS = 4, 10
+_SMALL_BYTES, _NO_LINK_NEEDS_NS = 1 << 16, 200_000
 _MOST_EVENTS, _MOST_PLACES = 100, 8
 
 _OVERLAP = (
@@ -48,6 +52,7 @@ _OWN_STREAM = (
     "Launch the collective on a stream of its own (async_op=True) beside work that does not need "
     "its result; where everything after it does, only less or faster communication helps"
 )
+_CHANGE = {EXPOSED: _OVERLAP, SAME_STREAM: _OWN_STREAM}
 _ONE_RANK = " One rank cannot tell waiting from sending: compare the ranks with `tracer ranks`."
 
 
@@ -211,11 +216,43 @@ def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) 
         steps=tuple(steps[steps != NONE].tolist()),
         where=places.of_work(int(work[order[0]])),
         detail=detail,
-        advice=(_OWN_STREAM if kind.rule == SAME_STREAM else _OVERLAP)
-        + "."
-        + (_ONE_RANK if alone else ""),
+        advice=_advice(kind.rule, analysis, kind.rows, alone),
         events=tuple(context.work.event[work[order[:_MOST_EVENTS]]].tolist()),
     )
+
+
+def _advice(rule: str, analysis: Analysis, rows: Longs, one_of_many: bool) -> str:
+    """What to change; of one rank of many, whom to look at first."""
+    change = f"{_CHANGE[rule]}."
+    if not one_of_many:
+        return change
+    waiting = _waiting(analysis, rows)
+    if not waiting:
+        return change + _ONE_RANK
+    return (
+        f"Compare the ranks with `tracer ranks`: {waiting}: most of it is waiting for another "
+        f"rank. For the rest: {change[0].lower()}{change[1:]}"
+    )
+
+
+def _waiting(analysis: Analysis, rows: Longs) -> str:
+    """What shows that these calls mostly wait, by those of the most frequent size; "" for
+    nothing."""
+    collectives = analysis.collectives
+    size = collectives["bytes"].to_numpy()[rows]
+    sizes, counts = np.unique(size, return_counts=True)
+    often = int(sizes[counts.argmax()])
+    mine = rows[size == often]
+    if mine.size < _ENOUGH_CALLS:
+        return ""
+    lasts = np.sort((collectives["end_ns"] - collectives["start_ns"]).to_numpy()[mine])[:-1]
+    quick, mean = int(np.quantile(lasts, 0.1)), int(lasts.mean())
+    small = 0 < often <= _SMALL_BYTES and not analysis.cpu_only
+    if small and quick >= _NO_LINK_NEEDS_NS:
+        return f"{often:,} bytes take {milliseconds(mean)}, which no link needs"
+    if mean >= _MOSTLY_WAITING * quick:
+        return f"calls of one size take {milliseconds(quick)} at best and {milliseconds(mean)} each"
+    return ""
 
 
 def _title(rule: str, detail: Mapping[str, Any], amount: str) -> str:
@@ -264,6 +301,6 @@ def without_waiting(
         cost_ns=cost,
         ratio=ratio,
         title=_title(finding.rule, detail, amount),
-        advice=finding.advice.replace(_ONE_RANK, ""),
+        advice=f"{_CHANGE[finding.rule]}.",
         detail=detail,
     )
