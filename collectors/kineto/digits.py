@@ -81,11 +81,22 @@ def _uniform(lengths: Ints) -> Ints | int:
     return first if bool((lengths == first).all()) else lengths
 
 
+def _one_number(words: Words, length: int) -> tuple[Words, Flags]:
+    """Words that are all the same: a process, a thread, a stream."""
+    values, wrong = _eight(words[:1], length)
+    good = bool(wrong[0] == 0) and length > 0
+    return np.full(len(words), values[0]), np.full(len(words), good)
+
+
 def _digits(text: Text, starts: Ints, stops: Ints) -> tuple[Words, Flags]:
     lengths = stops - starts
     longest = int(lengths.max())
     if longest <= 8:
-        values, wrong = _eight(text.ending_at(stops), _uniform(lengths))
+        words = text.ending_at(stops)
+        length = _uniform(lengths)
+        if isinstance(length, int) and bool((words == words[0]).all()):
+            return _one_number(words, length)
+        values, wrong = _eight(words, length)
         return values, (wrong == 0) & (lengths > 0)
     values, wrong = _eight(text.ending_at(stops), _uniform(np.minimum(lengths, 8)))
     above = _uniform(np.clip(lengths - 8, 0, 8))
