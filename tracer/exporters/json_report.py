@@ -17,6 +17,7 @@ from tracer.events import Note
 from tracer.exporters.absent import FACTS, all_checks
 from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
 from tracer.exporters.traced import period_ns, traced_block
+from tracer.exporters.what_if import what_if
 from tracer.findings import Check, Finding
 from tracer.rank_analysis import bus_factor
 from tracer.version import VERSION
@@ -52,7 +53,7 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
         "roofline": plain(analysis.roofline),
         "memory": _memory(analysis),
         "device_metrics": plain(analysis.device_metrics) or None,
-        "what_if": plain(analysis.what_if),
+        "what_if": plain([*analysis.what_if, *what_if(analysis)]),
         "findings": [finding_json(finding) for finding in analysis.findings],
         "checks": [check_json(check) for check in all_checks(analysis)],
         "observer": _observer(analysis),

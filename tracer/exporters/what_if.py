@@ -1,0 +1,48 @@
+"""What a step would take after a change: the gains of the findings, the largest first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer.analysis import Analysis
+from tracer.exporters.change import instruction
+from tracer.exporters.costs import Cost, ranked_costs
+
+
+def what_if(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row for each finding whose gain is known and whose change is no new recording: `change`,
+    what to do; `step_ns`, the median step of its phase after it, and `gain_ns` of that step (of the
+    window, and `step_ns` None, where the finding belongs to no single phase); `gain_ratio` of that
+    step or window; `basis`, how the gain was found. Gains do not add up."""
+    costs = [cost for cost in ranked_costs(analysis) if (cost.finding.gain_ns or 0) > 0]
+    costs.sort(key=lambda cost: -(cost.finding.gain_ns or 0))
+    rows = [_row(analysis, cost) for cost in costs]
+    return [row for row in rows if not row["change"].startswith("Record again")]
+
+
+def _row(analysis: Analysis, cost: Cost) -> dict[str, Any]:
+    finding, step_ns = cost.finding, _median_step(analysis, cost)
+    known = {
+        "change": instruction(finding.advice) if finding.advice else finding.title,
+        "rule": finding.rule,
+        "basis": str(finding.detail.get("gain_basis") or "the cost of the finding"),
+    }
+    if step_ns is None:
+        gain, whole = finding.gain_ns or 0, analysis.window.capacity_ns
+        return {**known, "phase": None, "step_ns": None, **_gain(gain, whole)}
+    gain, (phase,) = min(round(cost.gain_ns or 0), step_ns), cost.phases
+    return {**known, "phase": phase or None, "step_ns": step_ns - gain, **_gain(gain, step_ns)}
+
+
+def _gain(gain_ns: int, whole_ns: int) -> dict[str, Any]:
+    return {"gain_ns": gain_ns, "gain_ratio": gain_ns / whole_ns if whole_ns else None}
+
+
+def _median_step(analysis: Analysis, cost: Cost) -> int | None:
+    """Of the one phase that the finding is about, on one device: its times are a stopwatch's."""
+    if len(cost.phases) != 1 or not cost.of_steps or analysis.window.devices > 1:
+        return None
+    steps = analysis.steps
+    alike = steps[steps["phase"].isin(cost.phases)]
+    steady = alike[~alike["warmup"]]
+    return round(float((steady if len(steady) else alike)["wall_ns"].median()))
