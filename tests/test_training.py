@@ -181,8 +181,7 @@ def test_lora_training_with_checkpoints(reentrant: bool) -> None:
     work = analysis.work
     backward = work[work["direction"].isin(["backward", "recompute"])]
     assert ((backward["module"] >= 0) | (backward["operator"] >= 0)).all()
-    named = backward["charged_ns"][backward["module"] >= 0].sum()
-    assert named >= 0.95 * backward["charged_ns"].sum()
+    assert (backward["module"] >= 0).mean() >= 0.95
 
 
 @pytest.mark.usefixtures("one_thread")
