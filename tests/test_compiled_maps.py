@@ -295,6 +295,28 @@ def test_nodes_of_a_replayed_graph_are_found_by_the_generated_kernels() -> None:
     assert parts(analyze(maker.build())) == PARTS
 
 
+def test_a_replay_whose_capture_the_compiler_times() -> None:
+    """The first call records the graph under a range of the compiler's; the next one replays it."""
+    maker = TraceMaker()
+    describe_graph(maker)
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 200)
+    maker.operator("CUDAGraphNode.record (dynamo_timed)", 5, 190)
+    maker.host("runtime", "cudaStreamBeginCapture", 10, 1)
+    for place, operator in enumerate((NORM, "aten::mm", "aten::mm", ACTIVATION)):
+        start = 20 + 30 * place
+        maker.operator(operator, start, 20)
+        maker.host("runtime", "cudaLaunchKernel", start + 5, 5, correlation=900 + place)
+    maker.host("runtime", "cudaStreamEndCapture", 180, 1)
+    maker.annotation("## Call CompiledFxGraph fkey ##", 300, 100)
+    maker.operator("aten::empty", 302, 2)
+    maker.host("runtime", "cudaGraphLaunch", 310, 5, correlation=50)
+    for place, name in enumerate((NORM, "nvjet_q", "nvjet_up", ACTIVATION)):
+        maker.device_row(name, 320 + 10 * place, 8, correlation=50)
+    analysis = analyze(maker.build())
+    assert parts(analysis) == PARTS
+    assert "trace.compiled_disagrees" not in rules(analysis)
+
+
 def rules(analysis: Analysis) -> list[str]:
     return [note.rule for note in analysis.notes if note.rule.startswith("trace.compiled")]
 

@@ -23,6 +23,7 @@ from tracer.analyzers.intervals import NONE, Longs, distinct, nowhere, take
 from tracer.events import Note, Trace
 
 _REGION = "## Call CompiledFxGraph"
+_TIMED = "(dynamo_timed)"
 _KEY = re.compile(r"## Call CompiledFxGraph (\S+) ##")
 # Generated kernels that ran and stand in the graph at their place: below this share the graph is
 # another one.
@@ -118,9 +119,12 @@ class _Reader:
 
     def of_rows(self, site: Longs) -> Longs:
         """The call of each host row that lies under an operator of a compiled graph."""
-        # With Python frames recorded, those of the generated code lie between.
-        parent = take(self.host.nearest(~self.host.of_kind("frame")), self.host.parent)
-        child = self.host.of_kind("operator") & (parent != NONE)
+        # Python frames of the generated code lie between, and what the compiler times of itself:
+        # it records a CUDA graph under such a range.
+        timed = self.trace.named(lambda name: name.endswith(_TIMED), "operator", "annotation")
+        between = timed | self.host.of_kind("frame")
+        parent = take(self.host.nearest(~between), self.host.parent)
+        child = self.host.of_kind("operator") & ~timed & (parent != NONE)
         child &= self.regions[np.maximum(parent, 0)]
         rows = np.flatnonzero(child)
         calls = np.full(len(self.trace.events), NONE, dtype=np.int64)
@@ -154,7 +158,8 @@ class _Reader:
             order = np.array(graph.orders[names], dtype=np.int64)
             if _share_in_place(graph, names, order) >= _ENOUGH:
                 return take(graph.rows, order)
-        self.other += bool(graphs)
+        # What holds no generated kernel, and no call of the graph, is what prepares a replay.
+        self.other += bool(graphs) and any(map(_is_generated, names))
         return np.full(len(names), NONE, dtype=np.int64)
 
     def notes(self) -> tuple[Note, ...]:
