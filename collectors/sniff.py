@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from tracer.errors import EmptyTraceError, InputError, NotATraceError, TracerError
+from tracer.near import absent
 
 HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
@@ -196,7 +197,7 @@ def read_head(path: str | PathLike[str]) -> bytes:
 def unreadable(path: str | PathLike[str], error: OSError) -> InputError:
     """The error for a file that the system does not give us."""
     if isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: there is no such file")
+        return absent(Path(path))
     if isinstance(error, PermissionError):
         return InputError(f"{path}: no permission to read it")
     return InputError(f"{path}: cannot be read ({error.strerror or error})")

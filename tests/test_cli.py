@@ -565,6 +565,16 @@ def test_a_misspelt_rule_is_no_gate(
     assert f"--fail-on {pattern}: no such rule{meant}; " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["report", "open", "ranks"])
+def test_a_misspelt_path_says_what_lies_beside_it(
+    command: str, capsys: Capture, tmp_path: Path
+) -> None:
+    (tmp_path / "decode.json.gz").touch()
+    assert cli.main([command, str(tmp_path / "decod.json.gz")]) == 3
+    said = "decod.json.gz: there is no such file or directory (did you mean decode.json.gz?)"
+    assert said in capsys.readouterr().err
+
+
 def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(
     trace_file: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from tracer.commands import COMMANDS, Command, load_command
-from tracer.commands.meant import Parser, hint
+from tracer.commands.meant import Parser
 from tracer.commands.output import close_stdout, flush_report, say
 from tracer.errors import TracerError
+from tracer.near import hint
 from tracer.version import VERSION
 
 INTERRUPTED = 130

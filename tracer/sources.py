@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tracer.errors import InputError, NotATraceError
+from tracer.errors import NotATraceError
+from tracer.near import absent
 
 if TYPE_CHECKING:
     from tracer.events import Trace
@@ -29,7 +30,7 @@ def open_source(path: str | Path, progress: ProgressCall | None = None) -> Trace
     """Read one recording: a saved run (a directory) or a file of a known format."""
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or directory")
+        raise absent(path)
     if path.is_dir():
         return _open_run(path)
     return _reader_of(path)(path, progress=progress)

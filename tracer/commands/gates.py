@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from tracer.commands.meant import hint
 from tracer.commands.output import say
 from tracer.errors import UsageError
+from tracer.near import hint
 
 if TYPE_CHECKING:
     from tracer.findings import Check, Finding

@@ -1,21 +1,14 @@
-"""What was meant by a word that is not known."""
+"""A parser of arguments that says what was meant by a word that it does not know."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
 from typing import NoReturn
 
+from tracer.near import hint
+
 _CHOICE = re.compile(r"invalid choice: '?([^' ]*)'? .*\(choose from (.*)\)", re.S)
-
-
-def hint(word: str, known: Iterable[str]) -> str:
-    """` (did you mean report?)`; empty where nothing is near."""
-    import difflib
-
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class Parser(argparse.ArgumentParser):

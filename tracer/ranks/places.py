@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tracer.errors import InputError, NotATraceError
+from tracer.near import absent
 from tracer.sources import RUN_MARKER, find_sources
 
 HEAD_BYTES = 1 << 16
@@ -32,7 +33,7 @@ def list_places(place: str) -> list[str]:
 
 def _list_local(path: Path) -> list[str]:
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or directory")
+        raise absent(path)
     if not path.is_dir() or (path / RUN_MARKER).is_file():
         return [str(path)]
     return [str(p) for p in find_sources(path) if not p.name.startswith(".")]
