@@ -327,6 +327,21 @@ def test_without_compile_rows_a_long_pause_is_the_hosts() -> None:
     assert status(analysis, "gap.gc") == "not_checked"
 
 
+def test_guards_of_compiled_code_are_named() -> None:
+    maker = TraceMaker()
+    for step in range(8):
+        at = 3000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 2900)
+        maker.operator("TorchDynamo Cache Lookup", at + 5, 1900)
+        for place in range(10):
+            begin = at + 2000 + 80 * place
+            maker.launch("k", start=begin, run=(begin + 5, begin + 75), operator="aten::mm")
+    host = max(found(analyze(maker.build()), "gap.host"), key=lambda f: f.cost_ns or 0)
+    assert "guards" in host.title
+    assert "guard_filter_fn" in host.advice
+    assert host.count >= 7
+
+
 def test_collections_that_were_recorded_are_named() -> None:
     """Case 29."""
     maker = TraceMaker()

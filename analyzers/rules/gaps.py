@@ -79,7 +79,18 @@ _OPTIMIZER_ADVICE = {
 }
 
 
+# What compiled code does before each call: whoever calls it is not what takes the time.
+_GUARDS = "TorchDynamo Cache Lookup"
+_GUARDS_ADVICE = (
+    "Guards are checked at each call: compile one larger part instead of many, or leave out those "
+    "on modules that do not change (torch.compile(options={'guard_filter_fn': "
+    "torch.compiler.skip_guard_on_all_nn_modules_unsafe}), which trusts you)."
+)
+
+
 def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
+    if where.operator is not None and where.operator.startswith(_GUARDS):
+        return "the guards of compiled code keep the device waiting", f"{each}. {_GUARDS_ADVICE}"
     if where.function:
         title = f"host work in {where.function} keeps the device waiting"
         advice = (
