@@ -61,13 +61,13 @@ def written_softmaxes(
 ) -> list[WrittenSoftmax]:
     """All of them, in order. The masks are of work: batched products, and what is in no chain."""
     of_work = _letters(work)
-    if not any("e" in letters for letters in np.unique(of_work).tolist()):
+    if not any(b"e" in letters for letters in np.unique(of_work).tolist()):
         return []
-    of_work[stops], of_work[product] = "#", "P"
+    of_work[stops], of_work[product] = b"#", b"P"
     places = _one_an_operator(work, sequence)
     letters = of_work[sequence[places]].tolist()
     place = np.repeat(places, [len(one) for one in letters])
-    return [_placed(match, place) for match in _matches("".join(letters))]
+    return [_placed(match, place) for match in _matches(b"".join(letters).decode())]
 
 
 def _matches(text: str) -> Iterable[re.Match[str]]:
@@ -95,15 +95,16 @@ def _one_an_operator(work: Work, sequence: Longs) -> Longs:
     return np.flatnonzero(~again)
 
 
-def _letters(work: Work) -> NDArray[np.str_]:
-    """Of each piece of work, by what a compiler fused into it, else by its operator."""
+def _letters(work: Work) -> NDArray[np.bytes_]:
+    """Of each piece of work, by what a compiler fused into it, else by its operator; as bytes, of
+    which each letter takes one."""
     trace = work.trace
-    named = np.array([_LETTER.get(_word(name), ".") for name in trace.names], dtype="U8")
-    fused = np.array([_of_kernel(name.fused_ops) for name in work.names], dtype="U8")
+    named = np.array([_LETTER.get(_word(name), ".") for name in trace.names], dtype="S8")
+    fused = np.array([_of_kernel(name.fused_ops) for name in work.names], dtype="S8")
     operator = take(trace.name_codes.astype(np.int64), work.operator)
-    asked = np.where(operator == NONE, ".", named[np.maximum(operator, 0)])
+    asked = np.where(operator == NONE, b".", named[np.maximum(operator, 0)])
     mine = fused[work.name_code]
-    letters: NDArray[np.str_] = np.where(mine == "", asked, mine)
+    letters: NDArray[np.bytes_] = np.where(mine == b"", asked, mine)
     return letters
 
 
