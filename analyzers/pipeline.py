@@ -250,7 +250,8 @@ def _slices_table(context: Context, slices: Slices) -> pd.DataFrame:
     device = np.concatenate(columns["device"])
     if device.size and device.min() != device.max():
         order = order[np.argsort(device[order], kind="stable")]
-    joined = {name: np.concatenate(parts)[order] for name, parts in columns.items()}
+    # Both halves of a column are let go once it is joined.
+    joined = {name: np.concatenate(columns.pop(name))[order] for name in TABLES["slices"]}
     return make_table(TABLES["slices"], joined)
 
 

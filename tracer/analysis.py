@@ -118,7 +118,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "step": "int32",  # row of `steps`; -1: between steps
             "work": "int32",  # row of `work`; -1: idle
             "bucket": "int16",
-            "charged_ns": "int64",
+            "charged_ns": "int",  # as in `events`: 32 bits where all fit them
         },
         # Idle of a device, cut where its cause or the step changes. before, after: rows of `work`.
         # gap: number of the whole gap, which several pieces can share.
