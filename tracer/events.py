@@ -429,6 +429,19 @@ def _check(name: str, table: pd.DataFrame, columns: Mapping[str, str]) -> None:
 _FEW_NAMES = 12
 
 
+_PART = 1 << 16
+
+
+def _looked_up(
+    passes: NDArray[np.bool_], codes: NDArray[np.signedinteger[Any]]
+) -> NDArray[np.bool_]:
+    """`passes[codes]`, a part at a time: each code takes 64 bits while it is looked up."""
+    found = np.empty(codes.size, dtype=bool)
+    for begin in range(0, codes.size, _PART):
+        found[begin : begin + _PART] = passes.take(codes[begin : begin + _PART])
+    return found
+
+
 def _any_of(codes: NDArray[Any], wanted: Sequence[int]) -> NDArray[np.bool_]:
     """Which codes are among a few wanted ones."""
     found = np.zeros(codes.size, dtype=bool)
@@ -528,7 +541,7 @@ class Trace:
         if len(passing) > _FEW_NAMES:
             passes = np.zeros(len(self.names), dtype=bool)
             passes[passing] = True
-            return passes.take(self.name_codes) & self.of_kind(*kinds)
+            return _looked_up(passes, self.name_codes) & self.of_kind(*kinds)
         return _any_of(self.name_codes, passing) & self.of_kind(*kinds)
 
     def names_of(self, *kinds: str) -> NDArray[np.bool_]:

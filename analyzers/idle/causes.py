@@ -73,16 +73,25 @@ def _rows_of(these: NDArray[np.bool_]) -> Rows:
 
 def _host_late(view: GapView, side: HostSide) -> list[Pieces]:
     """Pieces before a launch that came late: what the thread did until it, then the call."""
-    waiting, calling = _around_launch(view)
-    return [*_by_owner(view, side, waiting), *_in_call(view, side, calling)]
+    waited = _by_owner(view, side, _before_launch(view))
+    return [*waited, *_in_call(view, side, _from_launch(view))]
 
 
-def _around_launch(view: GapView) -> tuple[Pieces, Pieces]:
-    """What came before the launch, and what came from there on."""
+def _before_launch(view: GapView) -> Pieces:
+    source, split = _at_launch(view)
+    return bounded(source, view.gaps.start_ns[source], split)
+
+
+def _from_launch(view: GapView) -> Pieces:
+    source, split = _at_launch(view)
+    return bounded(source, split, view.gaps.end_ns[source])
+
+
+def _at_launch(view: GapView) -> tuple[Rows, Longs]:
+    """The late pieces, and when in each the launch began."""
     source = _rows_of(view.late)
     start, end = view.gaps.start_ns[source], view.gaps.end_ns[source]
-    split = np.clip(view.launch_start[source], start, end)
-    return bounded(source, start, split), bounded(source, split, end)
+    return source, np.clip(view.launch_start[source], start, end)
 
 
 def _in_call(view: GapView, side: HostSide, piece: Pieces) -> list[Pieces]:
