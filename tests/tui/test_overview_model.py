@@ -165,3 +165,14 @@ def test_like_modules_are_one_row_and_unfold_the_slowest_first() -> None:
     assert len(singles) == 2 and times == sorted(times, reverse=True)
     table = modules_table(Look(), index, rows)
     assert any("layers.* × 2" in cell for cell in table.columns[0].cells)
+
+
+def test_phases_of_step_times_alone_have_numbers() -> None:
+    steps = [Step("decode", {"overhead.host": 2_000.0})] * 4
+    steps += [Step("prefill", {"overhead.host": 5_000.0})]
+    timed = make_analysis(steps, devices=0, accounted=False, breakdown_reason="only steps timed")
+    lines = screen(timed, 100, 30)
+    at = next(n for n, line in enumerate(lines) if line.startswith(" PHASES"))
+    assert lines[at + 1].split()[0] == "decode" and "2.00 ms  2.00 ms      4" in lines[at + 1]
+    assert lines[at + 2].split()[0] == "prefill" and "5.00 ms" in lines[at + 2]
+    assert "not known: only steps timed" in lines[at + 3]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from tracer.analysis import GROUPS, PARTS, Analysis, Phase
+from tracer.analysis import BUCKETS, GROUPS, PARTS, Analysis, Phase
 from tracer.exporters.format import (
     UNKNOWN,
     count_text,
@@ -240,11 +240,13 @@ def _verdict_lines(facts: Facts, look: Look, width: int) -> list[Line]:
 
 def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     analysis = facts.analysis
-    if not analysis.accounted:
-        return wrapped(f"PHASES  -  not known: {analysis.breakdown_reason}", width - 1, 1)
-    if not facts.levels:
+    if analysis.accounted and not facts.levels:
         return _window_lines(facts, look, width)
-    bars = list(_phase_bars(facts))
+    bars = list(_phase_bars(facts)) if analysis.accounted else _timed_alone(analysis)
+    why = f"WHERE THE TIME GOES  -  not known: {analysis.breakdown_reason}"
+    unknown = [] if analysis.accounted else wrapped(why, width - 1, 1)
+    if not bars:
+        return unknown
     titles = ("median", "p95", "steps", "tok/s")
     rows = [titles, *(_phase_numbers(facts, one.phase) for one in bars)]
     numbers = _columns([row[:1] if width < _NARROW else row for row in rows])
@@ -258,7 +260,23 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
         text.append_text(bar(page_of(look, width), segments(one.level), room))
         text.append(f"  {times}")
         lines.append(Line(text, Target("steps", Filter(one.query)), one.label.strip()))
-    return [*lines, *legend_lines(look, facts.levels, width)]
+    return [*lines, *(unknown or legend_lines(look, facts.levels, width))]
+
+
+def _timed_alone(analysis: Analysis) -> list[PhaseBar]:
+    """The phases of steps whose time is known and not what filled it: their bars are empty."""
+    nothing = np.zeros(len(BUCKETS), dtype=np.int64)
+    whole = sorted((p for p in analysis.phases if not p.part_of), key=lambda p: -p.wall_ns)
+    return [
+        PhaseBar(
+            phase.name or "step",
+            Level(phase.name, phase.steps, phase.wall_ns, 0, nothing),
+            phase,
+            f"phase:{phase.name}" if phase.name else "",
+        )
+        for phase in whole
+        if has_steps(analysis)
+    ]
 
 
 @dataclass(frozen=True)
