@@ -455,6 +455,9 @@ def test_planted_waits_are_found_with_cause_and_function(shared: Path) -> None:
                 assert finding.where.function == answer["function"], name
                 if rule == "sync.hidden":
                     assert finding.detail["cause"] == answer["cause"], name
+                if rule == "sync.explicit":
+                    caller = str(finding.detail["called_from"]).split()[-1]
+                    assert caller == answer["called_from"], name
 
 
 def test_planted_host_work_is_named(shared: Path) -> None:

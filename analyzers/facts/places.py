@@ -8,13 +8,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
-from tracer.analyzers.names.libraries import is_library, without_folder
+from tracer.analyzers.names.libraries import is_library, package_of, without_folder
 from tracer.events import Trace
 from tracer.findings import Where
 
@@ -116,6 +116,15 @@ def _line_at(columns: list[list[Any]], row: int) -> Where:
     return Where(without_folder(str(file)), int(line), str(function))
 
 
+class Waiting(NamedTuple):
+    """The line that waits. caller: the user's line that called the library in which it waits, or,
+    where it is the user's own, the function around it; None unknown."""
+
+    where: Where
+    caller: Where | None
+    library: str = ""
+
+
 class Places:
     """Looks up the place of host events of one trace."""
 
@@ -139,16 +148,17 @@ class Places:
         """The innermost user frame around a host event, its module and its outermost operator."""
         return self._in_context(event, self._frame(event) or self._site(event) or Where())
 
-    def of_wait(self, event: int) -> tuple[Where, Where | None]:
-        """The same of a wait, and the user's line that called the library in which it waits; None
-        where it is the user's own, or nothing tells."""
+    def of_wait(self, event: int) -> Waiting:
+        """The same of a wait, and who called it."""
         frames = self._frames(event)
         frame, row = next(frames, None), self._site_row(event)
         site = None if row is None else self._sites.where(row)
         # A frame holds where its function begins; what was seen of that function is the line.
         if row is None or site is None or not (frame is None or _same_function(site, frame)):
-            return self._in_context(event, frame), _caller_of(frame, frames)
-        return self._in_context(event, site), self._sites.caller(row)
+            return _called(self._in_context(event, frame), frames)
+        caller = self._sites.caller(row)
+        library = "" if caller is None else package_of(site.file or "")
+        return Waiting(self._in_context(event, site), caller or next(frames, None), library)
 
     def _in_context(self, event: int, line: Where | None) -> Where:
         """A line with the module and the outermost operator around the event."""
@@ -216,11 +226,12 @@ class Places:
         return row
 
 
-def _caller_of(frame: Where | None, around: Iterator[Where]) -> Where | None:
-    """Of a frame of a library the innermost around it that is of none."""
-    if frame is None or not is_library(frame.file or ""):
-        return None
-    return next((outer for outer in around if not is_library(outer.file or "")), None)
+def _called(line: Where, around: Iterator[Where]) -> Waiting:
+    """A line with the frame around it; with one of a library the innermost that is of none."""
+    if not is_library(line.file or ""):
+        return Waiting(line, next(around, None))
+    caller = next((outer for outer in around if not is_library(outer.file or "")), None)
+    return Waiting(line, caller, "" if caller is None else package_of(line.file or ""))
 
 
 def _same_function(site: Where, frame: Where) -> bool:

@@ -133,7 +133,9 @@ def _more_detail(place: WaitPlace) -> dict[str, Any]:
     size = max(wait.copied_bytes for wait in place.waits)
     more: dict[str, Any] = {} if size == NONE else {"bytes": size}
     if place.caller is not None:
-        more |= {"called_from": _line(place.caller), "library": place.library}
+        more["called_from"] = _line(place.caller)
+    if place.library:
+        more["library"] = place.library
     if place.lines:
         more["lines"] = [f"{_line(line.where)} ({len(line.waits)})" for line in place.lines]
     return more

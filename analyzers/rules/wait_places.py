@@ -3,20 +3,21 @@ lines, by the line of the user's that called it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
-from tracer.analyzers.idle.waits import Wait
-from tracer.analyzers.names.libraries import package_of
+from tracer.analyzers.idle.waits import EXPLICIT, Wait
 from tracer.findings import Where
 
 
 @dataclass(frozen=True)
 class WaitPlace:
     """Waits of one cause and place. caller: the user's line that called the library in which they
-    wait; lines: those of the library, where there are several, the costliest first."""
+    wait, or the helper that synchronizes; lines: those of the library, where there are several, the
+    costliest first."""
 
     cause: str
     where: Where
@@ -31,7 +32,7 @@ def find_places(context: Context, waits: Iterable[Wait]) -> list[WaitPlace]:
     callers: dict[tuple[str, Where, str], list[WaitPlace]] = {}
     found: list[WaitPlace] = []
     for place in _lines(context, waits):
-        if place.caller is None:
+        if place.caller is None or not place.library:
             found.append(place)
         else:
             callers.setdefault((place.cause, place.caller, place.library), []).append(place)
@@ -42,20 +43,24 @@ def find_places(context: Context, waits: Iterable[Wait]) -> list[WaitPlace]:
 def _lines(context: Context, waits: Iterable[Wait]) -> list[WaitPlace]:
     """The waits by the line that waits."""
     places = context.work.once(Places)
-    groups: dict[tuple[str, Where, Where | None], list[Wait]] = {}
+    groups: dict[tuple[str, Where, Where | None, str], list[Wait]] = {}
+    helped: dict[Where, Counter[Where]] = {}
     for wait in waits:
-        where, caller = places.of_wait(wait.event)
+        where, caller, library = places.of_wait(wait.event)
         path = folded(where.module) if where.module else None
-        key = where if path == where.module else replace(where, module=path)
-        groups.setdefault((wait.cause, key, caller), []).append(wait)
+        where = where if path == where.module else replace(where, module=path)
+        if wait.cause == EXPLICIT and not library and caller is not None:
+            helped.setdefault(where, Counter())[caller] += 1
+        key = (wait.cause, where, caller if library else None, library)
+        groups.setdefault(key, []).append(wait)
     return [
-        WaitPlace(cause, where, members, caller, _library(where, caller))
-        for (cause, where, caller), members in groups.items()
+        WaitPlace(cause, where, members, caller or _commonest(helped.get(where)), library)
+        for (cause, where, caller, library), members in groups.items()
     ]
 
 
-def _library(where: Where, caller: Where | None) -> str:
-    return package_of(where.file or "") if caller is not None else ""
+def _commonest(callers: Counter[Where] | None) -> Where | None:
+    return None if callers is None else callers.most_common(1)[0][0]
 
 
 def _of_library(lines: list[WaitPlace]) -> WaitPlace:
