@@ -3,6 +3,7 @@ would not have been without us."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -13,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
 from tracer import trace
-from tracer.collectors import torch_private
+from tracer.collectors import host_events, torch_private
 from tracer.recorder import Recording
 
 # What torch warns of in graphs of its own tests would be an error here.
@@ -229,6 +231,30 @@ def test_a_torch_that_does_not_tell_of_compiled_code(monkeypatch: pytest.MonkeyP
         model(inputs())
     assert not len(t.trace.table("attention_calls"))
     assert counters["stats"]["unique_graphs"] == 1
+
+
+def collects(x: torch.Tensor) -> torch.Tensor:
+    x = x + 1
+    gc.collect()
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know")
+def test_what_listens_to_collections_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes while compiled code runs calls our listener there."""
+    seen: list[str] = []
+    convert = ConvertFrame.__call__
+
+    def looked_at(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(frame.f_code.co_filename)
+        return convert(self, frame, *args, **kwargs)
+
+    monkeypatch.setattr(ConvertFrame, "__call__", looked_at)
+    with trace() as t:
+        torch.compile(collects, backend="eager")(inputs())
+    assert __file__ in seen
+    assert host_events.__file__ not in seen
+    assert len(t.trace.table("collections"))
 
 
 _LOADED_LATE = """

@@ -324,6 +324,7 @@ EXP: Launched = ("vectorized_elementwise_kernel<exp_kernel_cuda>", "aten::exp")
 SUM: Launched = ("reduce_kernel<sum_functor>", "aten::sum")
 DIV: Launched = ("vectorized_elementwise_kernel<DivFunctor<float>>", "aten::div")
 OTHER: Launched = ("vectorized_elementwise_kernel<MulFunctor<float>>", "aten::mul")
+COPY: Launched = ("unrolled_elementwise_kernel<direct_copy_kernel_cuda>", "aten::copy_")
 LINEAR: Launched = ("sm90_gemm", "aten::mm")
 
 
@@ -346,6 +347,7 @@ def on_a_gpu(*launched: Launched, inside: Launched | None = None) -> Analysis:
         ((PRODUCT, OTHER, EXP, SUM, DIV, PRODUCT), 6),
         ((PRODUCT, EXP, SUM, PRODUCT, DIV), 5),
         ((PRODUCT, EXP, PRODUCT, SUM, DIV), 5),
+        ((PRODUCT, EXP, PRODUCT, SUM, COPY, DIV), 6),
         ((PRODUCT, EXP, SUM, DIV, LINEAR), 0),
         ((LINEAR, EXP, SUM, DIV, PRODUCT), 0),
         ((PRODUCT, LINEAR, EXP, SUM, DIV, PRODUCT), 0),

@@ -2,8 +2,9 @@
 
 Work in the order of launch becomes a text of one letter an operator, where a chain is a pattern:
 P a product, # what stands in no chain, e exponents, s a sum, d a division, i a reciprocal, l a
-logarithm, v a view, m what may stand between a sum and the division by it, o what no softmax does
-with its exponents, and a dot for all else. What a compiler fused into one kernel has several.
+logarithm, v a view or a copy, m what may stand between a sum and the division by it, o what no
+softmax does with its exponents, and a dot for all else. What a compiler fused into one kernel has
+several.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _WORDS = {
     "o": ("maximum", "cumsum", "logcumsumexp", "cumprod", "sigmoid", "gather", "multinomial"),
     "m": ("add", "clamp", "clamp_min"),
     "v": ("view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "permute", "transpose",
-          "unsqueeze", "squeeze", "slice", "t", "as_strided", "alias", "detach"),
+          "unsqueeze", "squeeze", "slice", "t", "as_strided", "alias", "detach", "copy", "to",
+          "_to_copy", "empty", "empty_like", "empty_strided"),
 }  # fmt: skip
 _LETTER = {word: letter for letter, words in _WORDS.items() for word in words}
 _IN_A_KERNEL = "esdilo"  # what tells in a kernel that has more to do

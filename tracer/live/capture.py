@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from tracer.collectors import (
     attention_facts,
     graph_captures,
+    host_events,
+    import_watch,
     run_facts,
     torch_private,
     wait_lines,
@@ -37,6 +39,7 @@ from tracer.collectors.compiling import (
 from tracer.collectors.compiling.compile_events import CompileEvents
 from tracer.collectors.graph_captures import GraphCaptures
 from tracer.collectors.host_events import Children, Collections
+from tracer.collectors.logs import fallback_logs
 from tracer.collectors.logs.fallback_logs import FallbackLogs
 from tracer.collectors.modules.module_ranges import ModuleRanges
 from tracer.collectors.nvml import DeviceMetrics
@@ -548,6 +551,9 @@ def _keep_compiler_out() -> None:
         device_steps,
         generated_ranges,
         graph_captures,
+        host_events,
+        import_watch,
+        fallback_logs,
         outside_compiled,
         run_facts,
         wait_lines,
