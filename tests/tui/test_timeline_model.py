@@ -303,6 +303,19 @@ def test_evidence_of_a_gap_names_what_surrounds_it_and_its_source(decode: Timeli
     assert place_of(lanes, gap).line == 4
 
 
+def test_a_gap_that_may_be_none_says_so() -> None:
+    maker = TraceMaker()
+    maker.annotation("step[DECODE bs=8]", 0, 900)
+    maker.launch("k", start=10, run=(90_000, 90_100), operator="aten::mm")
+    maker.launch("k", start=30, run=(90_200, 90_300), operator="aten::mm")
+    lanes = build_lanes(analyze(maker.build()))
+    texts = [
+        "\n".join(line.text.plain for line in evidence_lines(lanes, Look(), gap, 0, 90))
+        for gap in (gap_selection(lanes, 0), gap_selection(lanes, 1))
+    ]
+    assert ["has no rows here" in text for text in texts] == [True, False]
+
+
 def test_the_finding_whose_evidence_it_is_belongs_to_the_selection(decode: Timeline) -> None:
     lanes = decode.lanes
     event = lanes.analysis.findings[0].events[0]

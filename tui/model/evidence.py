@@ -107,6 +107,9 @@ def _gap_facts(lanes: Lanes, selection: Selection, origin_ns: int) -> Iterator[P
         listed = (f"{cause_letter(cause)} {cause} {duration_text(ns)}" for cause, ns in causes)
         yield "causes", ", ".join(listed)
     row = int(lanes.gaps.first[selection.row])
+    pieces = slice(row, int(lanes.gaps.last[selection.row]) + 1)
+    if lanes.analysis.gaps["unrecorded"].iloc[pieces].any():
+        yield "but", "the device may have been busy with work that has no rows here"
     before = int(lanes.analysis.gaps["before"].iloc[row])
     after = int(lanes.analysis.gaps["after"].iloc[row])
     if before != NONE:
