@@ -62,9 +62,10 @@ def written_softmaxes(
     work: Work, sequence: Longs, product: NDArray[np.bool_], stops: NDArray[np.bool_]
 ) -> list[WrittenSoftmax]:
     """All of them, in order. The masks are of work: batched products, and what is in no chain."""
-    of_work = _letters(work)
-    if not any(b"e" in letters for letters in np.unique(of_work).tolist()):
+    named, fused = _letters_of_names(work)
+    if not any(b"e" in letters for letters in (*named.tolist(), *fused.tolist())):
         return []
+    of_work = _letters(work, named, fused)
     of_work[stops], of_work[product] = b"#", b"P"
     places = _one_an_operator(work, sequence)
     letters = of_work[sequence[places]].tolist()
@@ -97,12 +98,19 @@ def _one_an_operator(work: Work, sequence: Longs) -> Longs:
     return np.flatnonzero(~again)
 
 
-def _letters(work: Work) -> NDArray[np.bytes_]:
-    """Of each piece of work, by what a compiler fused into it, else by its operator; as bytes, of
+def _letters_of_names(work: Work) -> tuple[NDArray[np.bytes_], NDArray[np.bytes_]]:
+    """Of each name as an operator, and as a kernel by what a compiler fused into it; as bytes, of
     which each letter takes one."""
+    named = [_LETTER.get(_word(name), ".") for name in work.trace.names]
+    fused = [_of_kernel(name.fused_ops) for name in work.names]
+    return np.array(named, dtype="S8"), np.array(fused, dtype="S8")
+
+
+def _letters(
+    work: Work, named: NDArray[np.bytes_], fused: NDArray[np.bytes_]
+) -> NDArray[np.bytes_]:
+    """Of each piece of work, by what was fused into it, else by its operator."""
     trace = work.trace
-    named = np.array([_LETTER.get(_word(name), ".") for name in trace.names], dtype="S8")
-    fused = np.array([_of_kernel(name.fused_ops) for name in work.names], dtype="S8")
     operator = take(trace.name_codes.astype(np.int64), work.operator)
     asked = np.where(operator == NONE, b".", named[np.maximum(operator, 0)])
     mine = fused[work.name_code]
