@@ -18,7 +18,7 @@ from tracer.analyzers import analyze
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULE = "fallback.quantized_matmul"
-IN, OUT, TOKENS = 64, 96, 32
+IN, OUT, TOKENS = 256, 384, 128
 X, WEIGHT = torch.randn(TOKENS, IN), torch.randn(OUT, IN)
 TABLE, SCALES = torch.randn(16), torch.rand(OUT, 1)
 PACKED = torch.randint(0, 255, (OUT, IN // 2), dtype=torch.uint8)
@@ -93,7 +93,7 @@ def an_embedding_by_index() -> torch.Tensor:
 
 def letters_side_by_side() -> torch.Tensor:
     """As many tokens as outputs: the inputs are as many numbers as the weights."""
-    ids = torch.randint(0, 30, (OUT, 8))
+    ids = torch.randint(0, 30, (OUT, IN // 8))
     return functional.linear(functional.embedding(ids, torch.randn(30, 8)).view(OUT, IN), WEIGHT)
 
 
@@ -148,7 +148,7 @@ def pruned_rows() -> torch.Tensor:
 
 def scales_of_groups() -> torch.Tensor:
     """Alone they are no weights: the wide ones are multiplied."""
-    return product(torch.rand(4, IN)[torch.arange(OUT) // 24] * WEIGHT)
+    return product(torch.rand(4, IN)[torch.arange(OUT) // (OUT // 4)] * WEIGHT)
 
 
 LOOKED_UP: list[Way] = [
@@ -184,6 +184,29 @@ def test_a_table_that_holds_no_weights(way: Way) -> None:
 
 
 # --- on a GPU views launch nothing, and lie between on the host alone
+
+
+@pytest.mark.parametrize("product_name", ["aten::linear", "aten::matmul"])
+def test_a_product_that_is_taken_as_a_whole(product_name: str) -> None:
+    """On a CPU, where what calls the product takes longer than it does."""
+    weight = [OUT, IN] if product_name == "aten::linear" else [IN, OUT]
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 2000)
+    kinds = ["float", "long int"]
+    launched = (
+        ("aten::embedding", [[64, 8], [OUT, IN // 8]], kinds, 20),
+        (product_name, [[2, TOKENS, IN], weight], ["float"] * 2, 400),
+    )
+    for place, (name, shapes, types, took) in enumerate(launched):
+        operator = maker.operator(name, 500 * place + 10, took)
+        maker.side(
+            "shapes",
+            operator,
+            input_shapes=json.dumps(shapes),
+            input_types=json.dumps(types),
+            concrete_inputs="[]",
+        )
+    assert [f.cost_ns for f in found(analyze(maker.build()), RULE)] == [20_000]
 
 
 def on_a_gpu(*, between: str = "", codes: str = "unsigned char") -> Analysis:

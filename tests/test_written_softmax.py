@@ -21,7 +21,8 @@ from tracer.analyzers import analyze
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULE = "fallback.attention"
-HEADS, LENGTH, SIZE, EXPERTS = 4, 32, 16, 4
+# Large enough that a product takes longer than what calls it.
+HEADS, LENGTH, SIZE, EXPERTS = 4, 128, 32, 4
 QUERY, KEY, VALUE = (torch.randn(2, HEADS, LENGTH, SIZE) for _ in range(3))
 X, WORDS, GATE = torch.randn(2, LENGTH, SIZE), torch.randn(64, SIZE), torch.randn(EXPERTS, SIZE)
 UP, DOWN = torch.randn(EXPERTS, SIZE, 32), torch.randn(EXPERTS, 32, SIZE)

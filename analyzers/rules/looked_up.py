@@ -16,7 +16,12 @@ from tracer.analyzers.rules.estimates import Product, product_of
 from tracer.analyzers.rules.widened import is_wide
 
 # Where the codes stand among the arguments; those of an index are a list, which is not recorded.
-_CODES_AT = {"aten::index": None, "aten::index_select": 2, "aten::take": 1, "aten::gather": 2}
+_CODES_AT = {
+    "aten::index": None, "aten::index_select": 2, "aten::embedding": 1, "aten::take": 1,
+    "aten::gather": 2,
+}  # fmt: skip
+# These give all that stands behind a code in the table.
+_ROWS = ("aten::index_select", "aten::embedding")
 # Numbers that one code stands for; codes that a table of one row has.
 _WIDEST, _MOST_CODES = 32, 256
 # How far from the lookup its product and the unpacking of its codes lie, with the views of a CPU.
@@ -126,7 +131,7 @@ class Lookups:
         codes = _CODES_AT[name]
         if codes is None or len(shapes) <= codes:
             return _Table(table, self._made_of(event, table), self._takers(event))
-        wide = table[-1] if name == "aten::index_select" and len(table) > 1 else 1
+        wide = table[-1] if name in _ROWS and len(table) > 1 else 1
         return _Table(table, (frozenset({prod(shapes[codes]) * wide}),))
 
     def _made_of(self, event: int, table: Shape) -> tuple[frozenset[int], ...]:
@@ -171,7 +176,8 @@ class Lookups:
         event = int(self._operators[place])
         if event == NONE:
             return None
-        return product_of(self._name(event), self._arguments.shapes(self._arguments.row(event)))
+        shapes = self._arguments.shapes(self._arguments.row(event))
+        return product_of(self._name(event), shapes) or _taken_whole(self._name(event), shapes)
 
     def _product_of(self, place: int, table: _Table) -> int | None:
         """The product behind a lookup that takes what it makes."""
@@ -199,3 +205,12 @@ class Lookups:
             counts = self._counts(int(self._operators[between]))
             if not counts.isdisjoint({weights, weights // 2}):
                 yield between
+
+
+def _taken_whole(operator: str, shapes: tuple[Shape, ...]) -> Product | None:
+    """The product of what on a CPU may be taken as a whole, by a matrix of weights."""
+    left, right = (*shapes, (), ())[:2]
+    if operator not in ("aten::linear", "aten::matmul") or len(right) != 2 or not left:
+        return None
+    n, k = right if operator == "aten::linear" else right[::-1]
+    return Product(1, prod(left[:-1]), n, k) if left[-1] == k else None
