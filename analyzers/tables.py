@@ -191,11 +191,6 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
     steady = chosen & ~warm if bool((chosen & ~warm).any()) else chosen
     rows = np.flatnonzero(steady)
     wall = steps["wall_ns"].to_numpy()[rows]
-    tokens = steps["tokens"].to_numpy()[rows]
-    rate = None
-    known = bool((tokens >= 0).all()) and not bool(checking_drafts(steps.iloc[rows]).any())
-    if rows.size and known and int(wall.sum()) > 0:
-        rate = float(tokens.sum() * 1e9 / wall.sum())
     return Phase(
         name=name or "step",
         steps=int(rows.size),
@@ -205,9 +200,24 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
         p99_ns=percentile(wall, 99),
         groups=None if charges is None else _groups(charges, rows),
         wall_ns=int(wall.sum()),
-        tokens_per_second=rate,
+        tokens_per_second=_tokens_per_second(steps, rows),
         warmup_steps=int((chosen & ~steady).sum()),
     )
+
+
+def _tokens_per_second(steps: pd.DataFrame, rows: Longs) -> float | None:
+    """Tokens over the time of these steps. Where a step is only the call of a model, what its loop
+    does until the next call counts as well."""
+    tokens, wall = steps["tokens"].to_numpy()[rows], steps["wall_ns"].to_numpy()[rows]
+    known = bool((tokens >= 0).all()) and not bool(checking_drafts(steps.iloc[rows]).any())
+    if not rows.size or not known or int(wall.sum()) <= 0:
+        return None
+    starts = steps["start_ns"].to_numpy()
+    followed = np.flatnonzero(np.diff(rows) == 1)
+    if followed.size and str(steps["source"].iloc[int(rows[0])]) == "root_call":
+        until_next = starts[rows[followed] + 1] - starts[rows[followed]]
+        return float(tokens[followed].sum() * 1e9 / until_next.sum())
+    return float(tokens.sum() * 1e9 / wall.sum())
 
 
 def checking_drafts(steps: pd.DataFrame) -> Flags:

@@ -51,6 +51,17 @@ def test_the_line_of_a_planted_read_is_named() -> None:
     assert reads[0].detail["cause"] == "scalar-read"
 
 
+def test_an_operator_that_reads_by_itself_has_no_line_of_a_read_before_it() -> None:
+    with torch.no_grad(), trace() as t:
+        for _ in range(8):
+            torch.ones(4).tolist()  # another line
+            torch.multinomial(torch.ones(2, 16).softmax(-1), 1)
+    reads = [f for f in found(t.analysis, "sync.hidden") if f.where.operator == "aten::multinomial"]
+    assert [(f.where.line, f.count % 8) for f in reads] == [(None, 0)]
+    assert reads[0].detail["cause"] == "scalar-read"
+    assert "exponential_" in reads[0].advice
+
+
 def test_the_clean_twin_has_no_wait() -> None:
     model = Step(reads=False)
     with torch.no_grad(), trace() as t:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from tracer.collectors.logs.nccl_log import LiveNcclLog
 from tracer.errors import UsageError
 from tracer.live.options import Detail, Limits, Options
+from tracer.near import hint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,7 +89,8 @@ def _check(model: Any, detail: Any, schedule: Any, calibrate: Any) -> None:
     if model is not None and not hasattr(model, "named_modules"):
         raise UsageError("trace(model): no torch.nn.Module; around a function write @trace()")
     if detail not in get_args(Detail):
-        raise UsageError(f"detail={detail!r}: choose one of {', '.join(get_args(Detail))}")
+        near = hint(str(detail), get_args(Detail))
+        raise UsageError(f"detail={detail!r}: choose one of {', '.join(get_args(Detail))}{near}")
     if schedule is not None and not callable(schedule):
         raise UsageError("schedule: give a torch.profiler.schedule(wait=…, warmup=…, active=…)")
     if schedule is not None and detail == "light":

@@ -31,9 +31,9 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 _INSTANCE = re.compile(r"^([A-Z]\w*_)\d+$")
 
 
-# A watched call is noted at most so long before its operator begins; a warning comes at most so
-# long after the operator ends.
-_CALL_BEFORE_NS, _WARNED_AFTER_NS = 100_000, 300_000
+# A warning comes at most so long after its operator ends. A watched call is noted right before its
+# operator, though the thread may lose its processor between; clocks agree to so much.
+_WARNED_AFTER_NS, _CALL_BEFORE_NS, _CLOCKS_NS = 300_000, 1_000_000_000, 2_000
 
 
 @lru_cache(maxsize=65536)
@@ -219,11 +219,26 @@ class Places:
         around = operator if operator != NONE else event
         start, end = int(self.trace.start_ns[around]), int(self.trace.end_ns[around])
         thread = int(self._tids[around])
-        # The last call before the operator, else the first warning after it began.
-        row = sites.lines(thread, called=True).last(start - _CALL_BEFORE_NS, end)
+        # The last call since the operator before began, else the first warning after it began.
+        since = max(self._began_before(around) - _CLOCKS_NS, start - _CALL_BEFORE_NS)
+        row = sites.lines(thread, called=True).last(since, end)
         if row is None:
             row = sites.lines(thread, called=False).first(start, end + _WARNED_AFTER_NS)
         return row
+
+    def _began_before(self, operator: int) -> int:
+        """When the outermost operator before this one began on its thread; 0 for none."""
+        starts = self._outer_starts.get(int(self._tids[operator]))
+        at = 0 if starts is None else bisect_left(starts, int(self.trace.start_ns[operator]))
+        return starts[at - 1] if starts is not None and at else 0
+
+    @cached_property
+    def _outer_starts(self) -> dict[int, list[int]]:
+        """When the outermost operators of each thread began."""
+        rows = np.unique(self.host.outer_operator)
+        rows = rows[rows != NONE]
+        tids, starts = self._tids[rows], self.trace.start_ns[rows]
+        return {tid: np.sort(starts[tids == tid]).tolist() for tid in np.unique(tids).tolist()}
 
 
 def _called(line: Where, around: Iterator[Where]) -> Waiting:

@@ -22,6 +22,7 @@ SCALAR_OPERATORS = (
     "aten::Bool",
     "aten::Int",
     "aten::Float",
+    "aten::multinomial",  # it looks at the probabilities that it was given
 )
 _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::to")
 

@@ -329,10 +329,11 @@ def _advice(pause: _Pause, each: str) -> str:
     if pause.line_only:
         return (
             f"{_position(where)} is where the host is meanwhile: see what this line does "
-            "besides operators, and take it out of the step."
+            "besides operators, and make it cheaper or do it less often."
         )
     if where.file:
-        return f"{_position(where)} in {where.function} takes it: move it out of the step."
+        takes = f"{_position(where)} in {where.function} takes it"
+        return f"{takes}: make it cheaper, or do it less often."
     if pause.places > 1:
         return (
             "Look for another Python thread that holds the interpreter, and for other processes on "

@@ -61,6 +61,16 @@ _ADVICE = {
 }
 
 
+# Operators that read a value themselves, and what does the same without.
+_OF_OPERATOR = {
+    "aten::multinomial": (
+        "It checks the probabilities on the host. Divide them by exponential noise and take the "
+        "largest, which samples the same: probs.div(torch.empty_like(probs).exponential_(1))"
+        ".argmax(-1)."
+    ),
+}
+
+
 def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
     """sync.hidden and sync.explicit. On a recording of the CPU alone, what would wait on a GPU."""
     if not analysis.accounted:
@@ -182,7 +192,7 @@ def _advice(place: WaitPlace, live: bool) -> str:
             f"{told} These lines are the library's: another option or a newer version of "
             f"{place.library} may wait less, as may a loop of the program's own in its place."
         )
-    return f"{told} {_ADVICE[cause]}"
+    return f"{told} {_OF_OPERATOR.get(where.operator or '', _ADVICE[cause])}"
 
 
 def _site(place: WaitPlace) -> str:

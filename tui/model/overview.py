@@ -381,7 +381,8 @@ def step_chart(marks: StepMarks, look: Look, width: int, step: int, rows: int) -
     lines.append(_mark_line(marks, bins, step, len(left) + 1, each))
     note = marks.note(step)
     if len(bins) < len(marks.walls_ns):
-        note += f"; one column = the slowest of {len(marks.walls_ns) / len(bins):.1f} steps"
+        most = -(-len(marks.walls_ns) // len(bins))
+        note += f"; one column = the slowest of up to {most} steps"
     lines += wrapped(look.name(note), page.width, style=DIM)
     return lines
 
