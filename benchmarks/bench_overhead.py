@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracer import trace
 from tracer.collectors.torch_profiler import State
-from tracer.recorder import Recording
+from tracer.live.capture import Capture
 
 Loop = Callable[[], None]
 Variant = Callable[[], AbstractContextManager[Any]]
@@ -152,18 +152,13 @@ def measure(loop: Loop, variant: Variant, device: str) -> float:
         return time.process_time() - start
 
 
-def parts_in_turn(t: Recording) -> dict[str, Callable[[bool], None]]:
-    """What the level `modules` adds to the profiler, each to be turned on and off while it runs."""
-    capture = t._capture
-    assert capture is not None
-    ranges = capture._ranges
-    assert ranges is not None
-    return {
-        "modules": lambda on: capture._state_changed(State.RECORDING if on else State.WAITING),
-        "its ranges alone": ranges.record_ranges,
-        "its stack samples alone": capture._sample_stacks,
-        "its lines of waits and attention alone": lambda on: capture._pause(not on),
-    }
+# What the level `modules` adds to the profiler, each to be turned on and off while it runs.
+PARTS: dict[str, Callable[[Capture, bool], None]] = {
+    "modules": lambda c, on: c._state_changed(State.RECORDING if on else State.WAITING),
+    "its ranges alone": lambda c, on: c._ranges.record_ranges(on) if c._ranges else None,
+    "its stack samples alone": lambda c, on: c._sample_stacks(on),
+    "its lines of waits and attention alone": lambda c, on: c._pause(not on),
+}
 
 
 def within_one_capture(name: str, step: Loop, device: str, blocks: int) -> None:
@@ -172,18 +167,18 @@ def within_one_capture(name: str, step: Loop, device: str, blocks: int) -> None:
     print(f"\n{name}, in turn under one profiler: {blocks} pairs of blocks of {len(COUNTED)} steps")
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     clock = time.perf_counter if device == "cuda" else time.process_time
-    for part in ("modules", "its ranges alone", "its stack samples alone",
-                 "its lines of waits and attention alone"):  # fmt: skip
+    for part, turn in PARTS.items():
         gc.collect()
         seen: list[list[float]] = [[], []]
         with trace(detail="modules") as t:
-            turn = parts_in_turn(t)
-            turn["modules"](False)
+            capture = t._capture
+            assert capture is not None
+            PARTS["modules"](capture, False)
             for block in range(2 * blocks):
                 on = block % 2 == 1
-                turn[part](on)
+                turn(capture, on)
                 seen[on].append(block_seconds(step, wait, clock))
-            turn["modules"](True)
+            PARTS["modules"](capture, True)
         ratios = [b / a for a, b in zip(*seen, strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         print(f"  {part:40} {middle:.3f} ({low:.3f}-{high:.3f}) of the profiler alone")

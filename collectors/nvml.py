@@ -71,7 +71,9 @@ class TorchDevices:
     def used_devices(self) -> list[Identity]:
         import torch
 
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        from tracer.collectors.untyped_torch import cuda_is_initialized
+
+        if not cuda_is_initialized():
             return []
         indexes = [i for i in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(i)]
         return [_torch_identity(i) for i in indexes or [torch.cuda.current_device()]]

@@ -19,6 +19,12 @@ from tracer.collectors.modules.module_tree import (
     parameters_in,
     unwrap,
 )
+from tracer.collectors.untyped_torch import (
+    cuda_is_initialized,
+    cudnn_is_available,
+    cudnn_version,
+    nccl_version,
+)
 
 # The engine that ran the model, the most telling first: module loaded -> name.
 _ENGINES = ("vllm", "sglang", "tensorrt_llm", "deepspeed", "transformers")
@@ -153,7 +159,7 @@ def _allowed(switch: str) -> bool:
 
 
 def _has_cudnn() -> bool:
-    return not torch.version.hip and bool(torch.backends.cudnn.is_available())  # type: ignore[no-untyped-call]
+    return not torch.version.hip and cudnn_is_available()
 
 
 def _is_installed(module: str) -> bool:
@@ -260,18 +266,18 @@ def versions() -> dict[str, str]:
         found["cuda"] = torch.version.cuda
     if torch.version.hip:
         found["hip"] = torch.version.hip
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if cuda_is_initialized():
         found.update(_device_versions())
     return found
 
 
 def _device_versions() -> dict[str, str]:
     found: dict[str, str] = {}
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    cudnn = cudnn_version()
     if cudnn:
         found["cudnn"] = str(cudnn)
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["nccl"] = ".".join(map(str, nccl_version()))
     driver = _driver_version()
     if driver:
         found["driver"] = driver
@@ -296,14 +302,14 @@ def _driver_version() -> str:
 
 def gpu_names() -> list[str]:
     """The devices that the framework sees, when it uses any."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not cuda_is_initialized():
         return []
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
 def device_uuids() -> dict[str, str]:
     """The UUID of each device by its number, where the framework tells it."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not cuda_is_initialized():
         return {}
     properties: list[Any] = list(map(torch.cuda.get_device_properties, range(len(gpu_names()))))
     uuids = {str(i): getattr(found, "uuid", None) for i, found in enumerate(properties)}
@@ -341,7 +347,7 @@ _SIZES = {
 
 def allocator_counters() -> dict[int, dict[str, int]]:
     """Counters of the caching allocator of each device; none before a device is used."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not cuda_is_initialized():
         return {}
     return {
         device: {name: int(stats.get(name, 0)) for name in (*_COUNTERS, *_SIZES.values())}

@@ -274,7 +274,8 @@ def _builtin_table() -> dict[int, str] | None:
     try:
         from torch.jit import _builtins
 
-        table: dict[int, str] = _builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+        builtins: Any = _builtins
+        table: dict[int, str] = builtins._get_builtin_table()
     except (ImportError, AttributeError):
         return None
     return table

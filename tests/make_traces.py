@@ -153,3 +153,17 @@ def _columns(rows: list[dict[str, Any]], schema: Mapping[str, str]) -> dict[str,
     used = [name for name in schema if any(name in row for row in rows)]
     default = {"text": "", "float64": float("nan")}
     return {name: [row.get(name, default.get(schema[name], -1)) for row in rows] for name in used}
+
+
+def steps_held_up_by(kind: str, name: str) -> TraceMaker:
+    """Three steps of 10 ms with a host row of 6 ms in which nothing is launched."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 10_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        for row in range(20):
+            begin = at + 5 + 20 * row
+            maker.launch("k", start=begin, run=(begin + 5, begin + 15), operator="aten::mm")
+        maker.host(kind, name, at + 500, 6_000)
+        maker.launch("k", start=at + 6_600, run=(at + 6_605, at + 9_990), operator="aten::mm")
+    return maker

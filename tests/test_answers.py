@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.make_kineto import Event, call, event, kernel, kineto_file, operator
-from tests.make_traces import TraceMaker
+from tests.make_traces import TraceMaker, steps_held_up_by
 from tests.test_accounting import charged, check_sums
 from tests.test_idle import found
 from tracer.analyzers import analyze
@@ -274,15 +274,7 @@ def test_memory_that_the_cache_asks_for_at_first_is_paid_once() -> None:
     [("Optimizer.step#AdamW.step", "fused"), ("Optimizer.zero_grad#AdamW.zero_grad", "trained")],
 )
 def test_python_of_an_optimizer_has_advice_of_its_own(range_name: str, told: str) -> None:
-    maker = TraceMaker()
-    for step in range(3):
-        at = 10_000 * step
-        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
-        for row in range(20):
-            begin = at + 5 + 20 * row
-            maker.launch("k", start=begin, run=(begin + 5, begin + 15), operator="aten::mm")
-        maker.annotation(range_name, at + 500, 6_000)
-        maker.launch("k", start=at + 6_600, run=(at + 6_605, at + 9_990), operator="aten::mm")
+    maker = steps_held_up_by("annotation", range_name)
     (host,) = [f for f in found(analyze(maker.build()), "gap.host") if f.where.operator]
     assert told in host.advice
     assert "not recorded" not in host.title

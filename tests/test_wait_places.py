@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.make_traces import TraceMaker
+from tests.make_traces import TraceMaker, steps_held_up_by
 from tests.test_idle import found
 from tests.test_wait_lines import line_of
 from tracer import trace
@@ -117,14 +117,6 @@ def test_a_library_that_nobody_calls_is_the_program() -> None:
     [("run.py(4): prepare", "Move it off"), ("transformers/a.py(9): prepare", "of transformers")],
 )
 def test_host_work_of_a_library_is_not_the_programs_to_move(frame: str, told: str) -> None:
-    maker = TraceMaker()
-    for step in range(3):
-        at = 10_000 * step
-        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
-        for row in range(20):
-            begin = at + 5 + 20 * row
-            maker.launch("k", start=begin, run=(begin + 5, begin + 15), operator="aten::mm")
-        maker.host("frame", frame, at + 500, 6_000)
-        maker.launch("k", start=at + 6_600, run=(at + 6_605, at + 9_990), operator="aten::mm")
+    maker = steps_held_up_by("frame", frame)
     advice = [f.advice for f in found(analyze(maker.build()), "gap.host") if f.where.function]
     assert [told in text for text in advice] == [True]

@@ -286,7 +286,6 @@ class Analysis:
     requests: tuple[Mapping[str, Any], ...] = ()
     serving: Mapping[str, Any] = field(default_factory=dict)
     roofline: tuple[Mapping[str, Any], ...] = ()
-    what_if: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def integrity_status(self) -> str:

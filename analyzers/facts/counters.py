@@ -20,7 +20,8 @@ def memory_of(trace: Trace) -> Memory:
     counted. `fragmentation_ratio`: of what is reserved on the fullest device, the share that lies
     in pieces of split blocks that are free (`inactive_split_bytes` of `torch.cuda.memory_stats`);
     None where only events of allocations tell."""
-    devices = _counted(trace) or _told_by_events(trace)
+    counted = _counted(trace)
+    devices = counted or _told_by_events(trace)
     if not devices:
         return {}
     fullest = max(devices, key=lambda device: int(device["peak_reserved_bytes"]))
@@ -29,7 +30,7 @@ def memory_of(trace: Trace) -> Memory:
         "peak_allocated_bytes": max(int(d["peak_allocated_bytes"]) for d in devices),
         "peak_reserved_bytes": int(fullest["peak_reserved_bytes"]),
         "fragmentation_ratio": split / reserved if reserved and split is not None else None,
-        "basis": "allocator" if _counted(trace) else "events",
+        "basis": "allocator" if counted else "events",
         "devices": devices,
     }
 

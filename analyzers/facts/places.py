@@ -48,7 +48,6 @@ def parse_frame(name: str) -> Where | None:
     return Where(file=match["file"], line=int(match["line"]), function=match["function"])
 
 
-@lru_cache(maxsize=4096)
 @lru_cache(maxsize=65536)
 def folded(path: str) -> str:
     """A module path with its layer numbers, or the instance number of a class, replaced, so that

@@ -22,6 +22,7 @@ from tracer.collectors.modules.module_tree import INNER, ModuleTree, RangeNames,
 from tracer.collectors.modules.root_calls import OpenCall, RootCalls
 from tracer.collectors.steps import generation
 from tracer.collectors.steps.generation import Generations
+from tracer.collectors.untyped_torch import cuda_is_initialized
 
 Call = Callable[..., Any]
 
@@ -331,6 +332,6 @@ def _can_be_a_model(module: nn.Module) -> bool:
 
 def _capturing() -> bool:
     """Whether the call only records a CUDA graph."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not cuda_is_initialized():
         return False
     return torch.cuda.is_current_stream_capturing()

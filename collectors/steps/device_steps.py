@@ -38,7 +38,9 @@ class TorchDevice:
     def current(self) -> int | None:
         import torch
 
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        from tracer.collectors.untyped_torch import cuda_is_initialized
+
+        if not cuda_is_initialized():
             return None
         return None if torch.cuda.is_current_stream_capturing() else torch.cuda.current_device()
 

@@ -53,7 +53,7 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
         "roofline": plain(analysis.roofline),
         "memory": _memory(analysis),
         "device_metrics": plain(analysis.device_metrics) or None,
-        "what_if": plain([*analysis.what_if, *what_if(analysis)]),
+        "what_if": plain(what_if(analysis)),
         "findings": [finding_json(finding) for finding in analysis.findings],
         "checks": [check_json(check) for check in all_checks(analysis)],
         "observer": _observer(analysis),
