@@ -127,4 +127,13 @@ def living_children() -> list[int]:
             pids += [int(pid) for pid in path.read_text().split()]
         except OSError:  # the thread has just ended
             continue
-    return pids
+    return [pid for pid in pids if not _has_ended(pid)]
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether nothing is left of a process but its status, which nobody has asked for."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] in "ZX"

@@ -64,7 +64,7 @@ class Program:
         self._process.communicate()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sampled(library: Path) -> Generator[Program]:
     program = Program(library)
     yield program
