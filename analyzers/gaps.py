@@ -21,6 +21,8 @@ LAUNCH, SYNC, HOST = (CAUSE_CODE[c] for c in ("launch", "sync", "host"))
 INPUT, ALLOCATOR, COMPILE = (CAUSE_CODE[c] for c in ("input", "allocator", "compile"))
 GC, GRAPH, DEVICE = (CAUSE_CODE[c] for c in ("gc", "graph_launch", "device"))
 PROFILER, UNEXPLAINED = (CAUSE_CODE[c] for c in ("profiler", "unexplained"))
+# In these the host does something else than issuing work or waiting for it.
+PAUSES = (HOST, INPUT, ALLOCATOR, COMPILE, GC)
 
 
 @dataclass(frozen=True)

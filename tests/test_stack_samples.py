@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
@@ -17,6 +18,7 @@ from tests.test_idle import found
 from tracer import trace
 from tracer.analyzers import analyze
 from tracer.collectors.stack_samples import StackSamples
+from tracer.findings import Finding
 
 HERE = __file__
 
@@ -202,6 +204,67 @@ def test_idle_of_a_device_is_named_by_what_the_host_did() -> None:
     (host,) = found(analyze(maker.build()), "gap.host")
     assert (host.where.file, host.where.line) == ("own.py", 21)
     assert "tokenize" in host.title
+
+
+def slept(busy_us: float, samples: Callable[[TraceMaker, float], None]) -> list[Finding]:
+    """Six steps of 20 ms: 1 ms of launches at line 3 of `loop`, then a sleep, in which the device
+    goes on for a while; what gap.host says."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 20_000.0 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
+        done = at
+        for number in range(10):
+            begin = at + 100 * number
+            maker.operator("aten::mm", begin, 90)
+            until = max(done, begin + 10) + busy_us / 10
+            maker.launch("gemm", start=begin + 2, run=(max(done, begin + 10), until))
+            done = until
+        samples(maker, at)
+    return found(analyze(maker.build()), "gap.host")
+
+
+def test_a_sleep_that_began_while_the_device_worked_is_no_loop() -> None:
+    """Three samples of four in the sleep are taken while the device still works."""
+
+    def looks(maker: TraceMaker, at: float) -> None:
+        sample(maker, at + 450, 3, "loop")
+        for place in (3_000, 7_000, 11_000, 17_000):
+            sample(maker, at + place, 8, "loop")
+
+    (host,) = slept(15_000, looks)
+    assert (host.where.file, host.where.line) == ("own.py", 8)
+    assert host.cost_ns == pytest.approx(6 * 5e6, rel=0.1)
+
+
+def test_one_look_at_operators_does_not_make_a_place_the_loop() -> None:
+    def looks(maker: TraceMaker, at: float) -> None:
+        if at == 0:
+            sample(maker, 450, 8, "loop")
+        sample(maker, at + 10_000, 8, "loop")
+
+    (host,) = slept(2_000, looks)
+    assert (host.where.file, host.where.line) == ("own.py", 8)
+
+
+def test_two_looks_alone_name_nothing() -> None:
+    """With none at operators to compare them with."""
+
+    def looks(maker: TraceMaker, at: float) -> None:
+        if at < 40_000:
+            sample(maker, at + 10_000, 8, "main")
+
+    (host,) = slept(2_000, looks)
+    assert host.where.file is None
+
+
+def test_where_the_loop_is_no_pause_is_explained_by_it() -> None:
+    def looks(maker: TraceMaker, at: float) -> None:
+        for place in (150, 250, 10_000):
+            sample(maker, at + place, 3, "loop")
+
+    (host,) = slept(2_000, looks)
+    assert host.where.file is None
 
 
 @pytest.mark.parametrize("detail", ["modules", "full"])

@@ -119,7 +119,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Block:
-    """One thing that a rank did before it arrived: idle with its cause, or work."""
+    """One thing that a rank did before it arrived: idle with its cause, as often as about so long,
+    `ns` that of the longest; or work, `ns` of all calls together."""
 
     what: str  # "overhead.host", "ffn.projection"
     name: str  # of the kernel or host event; "" for none

@@ -13,9 +13,10 @@ from tracer.analyzers.intervals import NONE, Longs, union
 from tracer.events import Trace
 from tracer.findings import Where
 
-# A place that holds this share of the time in which operators run is where the loop is, and says
-# nothing of a pause; a place is named from so many samples and this share of them on.
-_CONTAINER, _LEAST, _MAJORITY = 0.3, 2, 0.5
+# A place that holds this share of the time in which operators run, seen there more than once, is
+# where the loop is, and says nothing of a pause; a place is named from so many samples and this
+# share of them on, from more where hardly any was taken while operators ran.
+_CONTAINER, _LEAST, _MAJORITY, _LEAST_ALONE = 0.3, 2, 0.5, 3
 _KINDS = ("function", "line", "library")
 
 
@@ -32,18 +33,37 @@ class Samples:
     innermost function; where the loop itself is in that one, the line; where that line does all
     the work as well, the innermost function of a library.
 
-    `starts`, `ends`: the pauses that are to be explained.
+    `starts`, `ends`: the pauses that are to be explained, in which the host issues nothing.
     """
 
     def __init__(self, trace: Trace, starts: Longs, ends: Longs) -> None:
+        self._trace = trace
         self._table = _while_working(trace)
         self._time: Longs = self._table["time_ns"].to_numpy()
         self._pauses = starts, ends
 
     @cached_property
-    def _paused(self) -> NDArray[np.bool_]:
-        """Whether each sample was taken in a pause."""
-        return _inside(self._time, *union(*self._pauses))
+    def _issuing(self) -> NDArray[np.bool_]:
+        """Whether each sample was taken where operators run, in no pause. That a device works tells
+        nothing of its host, which may have stopped long before."""
+        paused = _inside(self._time, *union(*self._pauses))
+        issuing: NDArray[np.bool_] = self._in_calls() & ~paused
+        return issuing
+
+    def _in_calls(self) -> NDArray[np.bool_]:
+        """Whether an operator ran, on whatever thread, or the thread itself called the runtime."""
+        trace, thread = self._trace, self._table["thread"].to_numpy()
+        inside = self._within(trace.rows("operator"))
+        calls = trace.rows("runtime")
+        tids = trace.table("threads")["tid"].to_numpy()
+        caller = tids[trace.events["thread"].to_numpy()[calls]] if calls.size else calls
+        for tid in np.unique(thread).tolist():
+            inside |= (thread == tid) & self._within(calls[caller == tid])
+        return inside
+
+    def _within(self, rows: Longs) -> NDArray[np.bool_]:
+        """Whether each sample was taken in one of these events."""
+        return _inside(self._time, *union(self._trace.start_ns[rows], self._trace.end_ns[rows]))
 
     def __len__(self) -> int:
         return len(self._table)
@@ -62,8 +82,8 @@ class Samples:
         """Whether each sample's place is more than where the loop is all the time."""
         known = codes != NONE
         distinct, place = np.unique(codes, return_inverse=True)
-        held = np.bincount(place[~self._paused], minlength=distinct.size)
-        most = _CONTAINER * max(int((~self._paused).sum()), 1)
+        held = np.bincount(place[self._issuing], minlength=distinct.size)
+        most = max(_CONTAINER * int(self._issuing.sum()), _LEAST)
         telling: NDArray[np.bool_] = known & (held < most)[place]
         return telling
 
@@ -89,7 +109,8 @@ class Samples:
         met = np.flatnonzero((row != NONE) & (self._time < ends[np.maximum(row, 0)]))
         seen = self._keys[met]
         distinct, count = np.unique(seen, return_counts=True)
-        seen = np.where(np.isin(seen, distinct[count >= _LEAST]), seen, NONE)
+        least = _LEAST if self._issuing.sum() >= _LEAST else _LEAST_ALONE
+        seen = np.where(np.isin(seen, distinct[count >= least]), seen, NONE)
         own, _ = _most(row[met], seen, int(starts.size))
         usual, share = _most(alike[row[met]], seen, int(alike.max()) + 1)
         usual = np.where(share >= _MAJORITY, usual, NONE)

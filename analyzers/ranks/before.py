@@ -8,14 +8,19 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis import BUCKETS, Analysis
-from tracer.analyzers.facts.places import Places
+from tracer.analyzers.facts.modules import split_range_name
+from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.samples import Samples
+from tracer.analyzers.gaps import CAUSES, PAUSES
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.kernel_table import describe
 from tracer.findings import Where
 from tracer.rank_analysis import Block, Doings, Interval
 
 _MOST_BLOCKS = 8
+# Pieces of one kind that are looked at.
+_MOST_ALIKE = 4096
+_MODULE = "module::"
 
 
 def describe_doings(
@@ -53,33 +58,70 @@ def _longest(*kinds: Sequence[Block]) -> tuple[Block, ...]:
 def _idle_blocks(
     analysis: Analysis, starts: Longs, ends: Longs, places: Places | None
 ) -> list[Block]:
-    """The longest single pieces of idle that reach into the intervals."""
-    gaps = _joined_gaps(analysis.gaps)
+    """The longest single pieces of idle that reach into the intervals, those alike as one."""
+    gaps = _joined_gaps(analysis)
     begin, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
-    inside = covered(begin, end, starts, ends)
-    rows = np.flatnonzero(inside > 0)
-    rows = rows[np.argsort(-(end - begin)[rows], kind="stable")][:_MOST_BLOCKS]
-    columns = zip(
-        gaps["cause"].iloc[rows].astype(str),
-        gaps["event"].to_numpy()[rows].tolist(),
-        (end - begin)[rows].tolist(),
-        _sampled(analysis, begin[rows], end[rows]),
-        strict=True,
-    )
+    inside = np.flatnonzero(covered(begin, end, starts, ends) > 0)
+    length = end - begin
+    kind, kinds = _kinds(analysis, gaps.iloc[inside])
+    rows, kind = _about_as_long(inside, length, kind)
+    seen = _sampled(analysis, begin[rows], end[rows], kind)
+    groups: dict[tuple[int, str], list[int]] = {}
+    for row, code, event, sample in zip(
+        rows.tolist(), kind.tolist(), gaps["event"].to_numpy()[rows].tolist(), seen, strict=True
+    ):
+        place = _place(places, event) or _words_of(sample)
+        groups.setdefault((code, place), []).append(int(length[row]))
     return [
-        Block(f"overhead.{cause}", _event_name(analysis, event), ns, 1,
-              _place(places, event) or _words_of(seen))
-        for cause, event, ns, seen in columns
-    ]  # fmt: skip
+        Block(*kinds[code], max(lengths), len(lengths), place)
+        for (code, place), lengths in groups.items()
+    ]
 
 
-def _sampled(analysis: Analysis, begin: Longs, end: Longs) -> list[Where]:
-    """What samples of the stacks saw in these pieces of idle."""
-    gaps = analysis.gaps
+def _kinds(analysis: Analysis, gaps: pd.DataFrame) -> tuple[Longs, list[tuple[str, str]]]:
+    """Pieces are of one kind by their cause and what the host was in, layers folded: the kind of
+    each, and those that there are."""
+    causes = gaps["cause"].astype(str).tolist()
+    names = analysis.trace.name_codes[np.maximum(gaps["event"].to_numpy(), 0)]
+    named = np.where(gaps["event"].to_numpy() == NONE, NONE, names).tolist()
+    words = {code: _range_words(analysis, code) for code in set(named)}
+    numbers: dict[tuple[str, str], int] = {}
+    kind = [
+        numbers.setdefault((f"overhead.{cause}", words[code]), len(numbers))
+        for cause, code in zip(causes, named, strict=True)
+    ]
+    return np.array(kind, dtype=np.int64), list(numbers)
+
+
+def _range_words(analysis: Analysis, name: int) -> str:
+    """The name of a host event, of a module its path, layers folded."""
+    text = "" if name == NONE else str(analysis.trace.names[name])
+    if not text.startswith(_MODULE):
+        return text
+    path, of_class = split_range_name(text)
+    return folded(path) or of_class
+
+
+def _about_as_long(rows: Longs, length: Longs, kind: Longs) -> tuple[Longs, Longs]:
+    """Of the kinds that have the longest pieces those at least half as long as their longest, the
+    longest first, and the kind of each."""
+    order = np.argsort(-length[rows], kind="stable")
+    rows, kind = rows[order], kind[order]
+    longest = dict.fromkeys(kind.tolist())
+    kept = [
+        np.flatnonzero((kind == code) & (2 * length[rows] >= length[rows[kind == code][0]]))
+        for code in list(longest)[:_MOST_BLOCKS]
+    ]
+    chosen = np.sort(np.concatenate([k[:_MOST_ALIKE] for k in kept])) if kept else kind[:0]
+    return rows[chosen], kind[chosen]
+
+
+def _sampled(analysis: Analysis, begin: Longs, end: Longs, alike: Longs) -> list[Where]:
+    """What samples of the stacks saw in these pieces of idle, or in most of those alike."""
+    gaps = analysis.gaps[analysis.gaps["cause"].isin([CAUSES[code] for code in PAUSES])]
     samples = Samples(analysis.trace, gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy())
     order = np.argsort(begin, kind="stable")
-    each = np.arange(order.size, dtype=np.int64)
-    seen = samples.explain(begin[order], end[order], each)
+    seen = samples.explain(begin[order], end[order], alike[order])
     out = [Where()] * order.size
     for at, place in zip(order.tolist(), seen, strict=True):
         out[at] = Where() if place is None else place.where
@@ -96,8 +138,10 @@ def _words_of(where: Where) -> str:
     return f"{where.file}{line} {where.function or ''}".strip() if where.file else ""
 
 
-def _joined_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
-    """Pieces of idle that follow each other with one cause, as one: a step may begin between."""
+def _joined_gaps(analysis: Analysis) -> pd.DataFrame:
+    """Pieces of idle that follow each other with one cause, as one, with the event of the longest:
+    what the host is in may change between, or a step begin."""
+    gaps = analysis.gaps
     if not len(gaps):
         return gaps
     device, cause = gaps["device"].to_numpy(), gaps["cause"].cat.codes.to_numpy()
@@ -106,15 +150,11 @@ def _joined_gaps(gaps: pd.DataFrame) -> pd.DataFrame:
     new[1:] = (start[1:] != end[:-1]) | (device[1:] != device[:-1]) | (cause[1:] != cause[:-1])
     first = np.flatnonzero(new)
     last = np.concatenate([first[1:] - 1, [len(gaps) - 1]])
+    by_length = np.lexsort((start - end, np.cumsum(new)))
     joined = gaps.iloc[first].copy()
     joined["end_ns"] = end[last]
+    joined["event"] = gaps["event"].to_numpy()[by_length[first]]
     return joined
-
-
-def _event_name(analysis: Analysis, event: int) -> str:
-    if event == NONE:
-        return ""
-    return str(analysis.trace.names[analysis.trace.name_codes[event]])
 
 
 def _work_blocks(analysis: Analysis, inside: Longs) -> list[Block]:

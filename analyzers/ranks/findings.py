@@ -77,7 +77,7 @@ def straggler_finding(
         cost_ns=claim.total_ns,
         ratio=ratio,
         steps=claim.steps,
-        where=_where(telling_blocks(late, longer) if late is not None else []),
+        where=_where(telling_block(late, longer) if late is not None else None),
         detail=_detail(claim, late, other, longer, beside, alignment, group, cause),
         advice=_advice(cause),
         gain_ns=claim.total_ns,
@@ -129,20 +129,28 @@ def _doings_words(late: Doings, longer: Mapping[str, int], beside: int | None) -
     large = [(part, ns) for part, ns in longer.items() if ns >= _TELLING * whole][:2]
     parts = [f"{part_words(part)} {milliseconds(ns)}" for part, ns in large]
     said = " and ".join(parts) + compared if parts else "nothing longer than the others"
-    telling = telling_blocks(late, longer)
-    if telling:
-        block = telling[0]
-        alike = sum(other.what == block.what and 2 * other.ns > block.ns for other in telling)
-        times = f", {alike} times about so long" if alike > 1 else ""
+    block = telling_block(late, longer)
+    if block is not None:
+        times = (
+            f", {block.count} times about so long" if _is_idle(block) and block.count > 1 else ""
+        )
         said += f"; longest block: {block_words(block)} {milliseconds(block.ns)}{times}"
     return said
 
 
-def telling_blocks(late: Doings, longer: Mapping[str, int]) -> list[Block]:
-    """Blocks of what took the late rank longer, the longest first."""
-    whole = sum(longer.values())
-    parts = {part for part, ns in longer.items() if ns >= _TELLING * whole}
-    return [block for block in late.blocks if block.what in parts]
+def telling_block(late: Doings, longer: Mapping[str, int]) -> Block | None:
+    """The longest block of what took the late rank longer most of all; None where it is a small
+    part of that."""
+    cause = next(iter(longer), None)
+    block = next((block for block in late.blocks if block.what == cause), None)
+    if cause is None or block is None:
+        return None
+    together = block.ns * block.count if _is_idle(block) else block.ns
+    return block if together >= _TELLING * longer[cause] else None
+
+
+def _is_idle(block: Block) -> bool:
+    return block.what.startswith("overhead.")
 
 
 def part_words(part: str) -> str:
@@ -159,12 +167,11 @@ def block_words(block: Block) -> str:
     return f"{words} ({block.name})" if block.name else words
 
 
-def _where(blocks: Sequence[Block]) -> Where:
-    """The place of the longest block that has one."""
-    placed = next((block for block in blocks if block.where), None)
-    if placed is None:
+def _where(block: Block | None) -> Where:
+    """The place of a block, as far as it is known."""
+    if block is None or not block.where:
         return Where()
-    position, _, function = placed.where.partition(" ")
+    position, _, function = block.where.partition(" ")
     file, _, line = position.rpartition(":")
     if not line.isdigit():
         return Where(file=position, function=function or None)

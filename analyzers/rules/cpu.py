@@ -86,16 +86,27 @@ def _with_short_pauses(
     loops = read_loops(trace, starts, np.array(steps, dtype=np.int64), least)
     sampled = Samples(trace, starts, ends).between_operators(starts, ends)
     known = [(*one, "reads") for one in loops] + [(*one, "samples") for one in sampled]
-    named = {(f.where.file, f.where.function) for f in findings}
+    named = {_function_of(f.where): f for f in findings}
     out = list(findings)
     for where, mine, count, seen in known:
         cost = int((ends - starts)[mine].sum())
         large = cost >= _SHORT_SHARE * analysis.window.capacity_ns and count >= _SHORT_SAMPLES
-        if large and (where.file, where.function) not in named:
-            named.add((where.file, where.function))
-            found = tuple(int(step) for step in np.unique(gaps.step[rows[mine]]) if step != NONE)
-            out.append(_short_finding(analysis, where, cost, found, mine.size, {seen: count}))
+        before = named.get(_function_of(where))
+        if not large or (before is not None and (before.cost_ns or 0) >= cost):
+            continue
+        if before is not None:  # one function, one finding: its long pauses count with the short
+            cost += (before.cost_ns or 0) if before in findings else 0
+            out.remove(before)
+        found = tuple(int(step) for step in np.unique(gaps.step[rows[mine]]) if step != NONE)
+        short = _short_finding(analysis, where, cost, found, mine.size, {seen: count})
+        named[_function_of(where)] = short
+        out.append(short)
     return out
+
+
+def _function_of(where: Where) -> tuple[str, str]:
+    """A function in its file; some sources know its class, and some do not."""
+    return where.file or "", (where.function or "").rpartition(".")[2]
 
 
 def _short_finding(

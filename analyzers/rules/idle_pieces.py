@@ -13,7 +13,7 @@ from tracer.analysis import Analysis
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.samples import Sampled, Samples
-from tracer.analyzers.gaps import CAUSE_CODE
+from tracer.analyzers.gaps import CAUSE_CODE, PAUSES
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.findings import Where
 
@@ -114,7 +114,8 @@ class IdlePieces:
     @cached_property
     def samples(self) -> Samples:
         """Samples of the stacks, as they explain the idle."""
-        return Samples(self.trace, self.gaps.start_ns, self.gaps.end_ns)
+        paused = np.isin(self.gaps.cause, PAUSES)
+        return Samples(self.trace, self.gaps.start_ns[paused], self.gaps.end_ns[paused])
 
     def _place(self, event: int) -> Where:
         if event == NONE:
