@@ -21,7 +21,6 @@ from torch._C import _autograd
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracer.collectors import torch_private
-from tracer.collectors.torch_private import profile_all_threads_config as _all_threads_config
 from tracer.errors import CaptureError
 
 Schedule = Callable[[int], ProfilerAction]
@@ -131,7 +130,7 @@ class ProfilerSession:
         self._on_state = on_state
         self._gpu = gpu
         self._thread = 0
-        self._all_threads = switches.all_threads and _all_threads_config() is not None
+        self._all_threads = switches.all_threads and torch_private.records_all_threads()
         self._schedule = None if schedule is None else _first_cycle(schedule)
         self._step = 0
         self._own_call = False
@@ -148,7 +147,7 @@ class ProfilerSession:
                 record_shapes=switches.shapes,
                 with_stack=switches.stacks,
                 profile_memory=switches.memory,
-                experimental_config=_all_threads_config() if switches.all_threads else None,
+                experimental_config=torch_private.lean_config(all_threads=switches.all_threads),
             )
 
     def start(self) -> None:

@@ -103,6 +103,19 @@ def test_calls_of_the_root_module_are_steps_except_under_capture() -> None:
     assert analysis.steps["host_end_ns"].tolist()[0] == 180_000
 
 
+def test_a_call_that_captures_a_graph_on_its_way_is_a_step() -> None:
+    """Compiled code does so at its second call, and then runs what it captured."""
+    maker = TraceMaker()
+    for row in range(3):
+        at = 100 * row
+        maker.module("", "Net", at + 5, 80)
+        if row == 1:
+            maker.host("runtime", "cudaStreamBeginCapture", at + 10, 1)
+            maker.host("runtime", "cudaStreamEndCapture", at + 40, 1)
+        maker.launch("k", start=at + 62, run=(at + 64, at + 70), operator="aten::mm")
+    assert steps(analyze(maker.build())) == [("root_call", "", -1, -1)] * 3
+
+
 def test_one_prefill_and_decodes_from_shapes() -> None:
     maker = TraceMaker()
     for row, (queries, keys) in enumerate(((8, 8), (1, 9), (1, 10))):

@@ -224,7 +224,7 @@ class _Call:
 def _root_calls(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
     calls = _live_calls(trace) or _module_calls(trace, host)
     captures = capture_ranges(trace, host)
-    calls = [call for call in calls if not _overlaps(call, captures)]
+    calls = [call for call in calls if not _is_inside(call, captures)]
     if not calls:
         return []
     return _optimizer_steps(trace, host, calls) or _call_steps(trace, host, calls, "root_call")
@@ -287,8 +287,10 @@ def capture_ranges(trace: Trace, host: Host) -> list[tuple[int, int]]:
     return out
 
 
-def _overlaps(call: _Call, ranges: list[tuple[int, int]]) -> bool:
-    return any(call.start_ns < end and start < call.end_ns for start, end in ranges)
+def _is_inside(call: _Call, ranges: list[tuple[int, int]]) -> bool:
+    """A call during a capture computes nothing; one that captures a graph on its way, as compiled
+    code does at an early call, runs it too."""
+    return any(start <= call.start_ns and call.end_ns <= end for start, end in ranges)
 
 
 def _optimizer_steps(trace: Trace, host: Host, calls: list[_Call]) -> list[HostStep]:
