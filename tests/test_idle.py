@@ -290,6 +290,25 @@ def test_compilation_sets_steps_apart() -> None:
     assert first.detail["kind"] == "compile"
 
 
+def test_a_compilation_is_one_finding_with_its_parts() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 100_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 100_000)
+        if step == 0:
+            maker.operator("entire_frame_compile (dynamo_timed)", at + 10, 60_000)
+            maker.operator("bytecode_tracing (dynamo_timed)", at + 20, 30_000)
+            maker.operator("Scheduler.codegen: name=x (dynamo_timed)", at + 31_000, 20_000)
+        maker.launch("k", start=at + 61_000, run=(at + 61_010, at + 99_000))
+    (first,) = found(analyze(maker.build()), "warmup.first_use")
+    assert list(first.detail["parts"]) == [
+        "bytecode_tracing", "Scheduler.codegen", "entire_frame_compile"
+    ]  # fmt: skip
+    assert sum(first.detail["parts"].values()) == first.cost_ns
+    assert "bytecode_tracing 30 ms, Scheduler.codegen 20 ms" in first.title
+    assert "name=x" not in first.title
+
+
 def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
     maker = TraceMaker()
     for step in range(4):
@@ -476,6 +495,21 @@ def test_launch_bound_decode_and_the_plan_of_each_step(shared: Path) -> None:
     assert 35_000_000 <= plan.detail["each_ns"] <= 42_000_000
     assert plan.detail["like_ns"] < 1_000_000
     assert not found(analysis, "warmup.first_use")
+
+
+def test_kernels_beside_a_graph_are_told_apart_from_those_in_it() -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at = 1_000 * step
+        maker.annotation(f"decode {step}", at, 990)
+        maker.host("runtime", "cudaGraphLaunch", at + 5, 10, correlation=9_000 + step)
+        for node in range(20):
+            maker.device_row("node", at + 20 + 2 * node, 2, correlation=9_000 + step)
+        for row in range(30):
+            begin = at + 100 + 20 * row
+            maker.launch("k", start=begin, run=(begin + 8, begin + 10))
+    (bound,) = found(analyze(maker.build()), "gap.launch_bound")
+    assert "CUDA graphs replay 20 of the 50 kernels; 30 are still launched" in bound.advice
 
 
 def test_prefill_is_not_launch_bound(shared: Path) -> None:

@@ -275,6 +275,27 @@ def test_verdict_of_step_times_alone() -> None:
     assert "; 80 % of the 10.0 ms lie in the steps, 20 % between them." in said
 
 
+@pytest.mark.parametrize("warm_us", [90_000, 200])
+def test_verdict_where_warm_up_is_most_of_a_recording(warm_us: int) -> None:
+    """Long warm-up is the answer; a short one is left out as ever. What lies in it alone is paid
+    with it: it is not what to change in a step."""
+    steps = [
+        Step("decode", {"overhead.compile": float(warm_us)}, warmup=True),
+        *_decode(attention__core=100)[:3],
+    ]
+    once = Finding("warmup.first_use", "info", "compiling forward takes 60 ms", 1, 60_000_000)
+    collected = Finding(
+        "gap.gc", "critical", "the collector stops the host", 1, 30_000_000, 0.3, (0,)
+    )
+    said = verdict(make_analysis(steps, findings=(once, replace(collected, gain_ns=30_000_000))))
+    assert "collector" not in said
+    if warm_us > 1_000:
+        start = "Warm-up, 1 of 4 steps, takes 90.0 ms of the recording's 90.3 ms; compiling forward"
+        assert said.startswith(f"{start} takes 60 ms. After it, attention takes most of decode")
+    else:
+        assert said.startswith("Attention takes most of decode")
+
+
 def test_verdict_of_a_damaged_recording() -> None:
     note = Note("trace.truncated", "the file ends after 1,234 events", partial=True)
     said = verdict(make_analysis(_decode(attention__core=100), notes=(note,)))

@@ -10,6 +10,12 @@ from tracer.analysis import Analysis
 from tracer.analyzers.facts.calls import is_autotune
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.rules.compilations import (
+    compilation,
+    compiled_in,
+    first_use_advice,
+    returns_in,
+)
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces
 from tracer.analyzers.rules.judging import (
     milliseconds,
@@ -18,27 +24,43 @@ from tracer.analyzers.rules.judging import (
 )
 from tracer.findings import Finding, Where
 
+_PLAN = "library-plan"
+# How the compiler ends the names of the ranges that it writes.
+_TIMED = " (dynamo_timed)"
+
 
 def compile_idle(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
-    """gap.compile for what returns in most steps, warmup.first_use for what does not."""
+    """gap.compile for what returns in most steps, warmup.first_use for what does not: one finding
+    for each function that is compiled or tuned, and for each operator that a library prepares."""
     rows = pieces.of_cause("compile")
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str, Where], list[int]] = {}
     for row, event in zip(rows.tolist(), pieces.gaps.event[rows].tolist(), strict=True):
-        groups.setdefault((_kind(pieces, event), _subject(pieces, event)), []).append(row)
+        groups.setdefault(_group(pieces, row, event), []).append(row)
     out = []
-    for (kind, subject), members in groups.items():
+    for (kind, subject, where), members in groups.items():
         mine = np.array(members, dtype=np.int64)
-        cost = int(pieces.length[mine].sum())
-        if cost >= NAMED_SHARE * analysis.window.capacity_ns:
-            out.append(_compile_finding(pieces, analysis, kind, subject, mine))
+        if int(pieces.length[mine].sum()) < NAMED_SHARE * analysis.window.capacity_ns:
+            continue
+        if kind == _PLAN:
+            out.append(_plan_finding(pieces, analysis, subject, mine))
+        else:
+            out.append(_compile_finding(pieces, analysis, kind, where, mine))
     return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
+
+
+def _group(pieces: IdlePieces, row: int, event: int) -> tuple[str, str, Where]:
+    kind = _kind(pieces, event)
+    if kind == _PLAN:
+        return kind, _subject(pieces, event), Where()
+    gaps = pieces.gaps
+    return kind, "", compiled_in(pieces.trace, int(gaps.start_ns[row]), int(gaps.end_ns[row]))
 
 
 def _kind(pieces: IdlePieces, event: int) -> str:
     """compile and autotune where a range around the event says so, else a library's own work."""
     around = int(pieces.compiling[event]) if event != NONE else NONE
     if around == NONE:
-        return "library-plan"
+        return _PLAN
     return "autotune" if is_autotune(_name(pieces, around)) else "compile"
 
 
@@ -56,70 +78,67 @@ def _subject(pieces: IdlePieces, event: int) -> str:
 
 
 def _compile_finding(
-    pieces: IdlePieces, analysis: Analysis, kind: str, subject: str, rows: Longs
+    pieces: IdlePieces, analysis: Analysis, kind: str, where: Where, rows: Longs
 ) -> Finding:
+    event = pieces.evidence(rows)
+    if where.function is None and event:  # the line of the program that had it compiled
+        place = pieces.places.of(event[0])
+        where = replace(place, module=folded(place.module) if place.module else None)
+    parts: dict[str, int] = {}
+    for row in rows.tolist():
+        name = _part(pieces, int(pieces.gaps.event[row]))
+        parts[name] = parts.get(name, 0) + int(pieces.length[row])
+    cost, steps = int(pieces.length[rows].sum()), pieces.steps_of(rows)
+    return compilation(analysis, kind, where, cost, steps, parts=parts, events=event)
+
+
+def _part(pieces: IdlePieces, event: int) -> str:
+    """What the compiler itself calls its innermost range around an event, without arguments."""
+    return _name(pieces, int(pieces.compiling[event])).removesuffix(_TIMED).partition(":")[0]
+
+
+def _plan_finding(pieces: IdlePieces, analysis: Analysis, subject: str, rows: Longs) -> Finding:
     cost = int(pieces.length[rows].sum())
     steps = pieces.steps_of(rows)
-    returns = len(steps) > 1 and len(steps) > len(analysis.steps) / 2
+    returns = returns_in(steps, analysis)
     event = pieces.evidence(rows)
     operator = int(pieces.work.host.operator[event[0]]) if event else NONE
     usual = _usual_ns(pieces, operator)
     calls = int(np.unique(take(pieces.work.host.operator, pieces.gaps.event[rows])).size)
     each = milliseconds(cost / max(calls, 1))
     like = f", its like {milliseconds(usual)}" if usual else ""
-    what = f"{subject} takes {each}{like}: {_WHY[kind]}"
     where = pieces.places.of(event[0]) if event else Where()
     return Finding(
         rule="gap.compile" if returns else "warmup.first_use",
         severity=severity_of(cost, analysis) if returns else "info",
-        title=f"{what}, {_when(steps, analysis)}",
+        title=f"{subject} takes {each}{like}: {_WHY}, {_when(steps, analysis)}",
         count=calls,
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),
         steps=steps,
         where=replace(where, module=folded(where.module) if where.module else None),
         detail={
-            "kind": kind,
+            "kind": _PLAN,
             "operator": subject,
             "each_ns": cost // max(calls, 1),
             "like_ns": usual,
         },
-        advice=_COMPILE_ADVICE[kind] if returns else _first_use_advice(analysis),
+        advice=_PLAN_ADVICE if returns else first_use_advice(analysis),
         gain_ns=cost if returns else None,
         events=event,
     )
 
 
-_WHY = {
-    "compile": "code is compiled",
-    "autotune": "variants of a kernel are measured",
-    "library-plan": "a library builds a plan or loads a kernel that it had not used before",
-}
-_COMPILE_ADVICE = {
-    "compile": (
-        "It compiles again in most steps: keep shapes fixed or mark them dynamic "
-        "(torch._dynamo.mark_dynamic), and look at the recompile reasons (TORCH_LOGS=recompiles)."
-    ),
-    "autotune": "Tune once and keep the result: fix the shapes, or reuse the autotuner's cache.",
-    "library-plan": (
-        "Each new shape costs this once. Keep shapes the same from step to step (a static KV "
-        "cache, padded lengths), or choose another backend for this operator "
-        "(torch.nn.attention.sdpa_kernel)."
-    ),
-}
+_WHY = "a library builds a plan or loads a kernel that it had not used before"
+_PLAN_ADVICE = (
+    "Each new shape costs this once. Keep shapes the same from step to step (a static KV "
+    "cache, padded lengths), or choose another backend for this operator "
+    "(torch.nn.attention.sdpa_kernel)."
+)
 
 
 def _when(steps: tuple[int, ...], analysis: Analysis) -> str:
     return f"in {len(steps)} of {len(analysis.steps)} steps" if steps else "outside the steps"
-
-
-def _first_use_advice(analysis: Analysis) -> str:
-    if len(analysis.steps) > 1:
-        return "Paid once: run a warm-up step before measuring or serving."
-    return (
-        "One step does not tell whether this returns: run a warm-up step before it, which pays "
-        "what is paid once."
-    )
 
 
 def _usual_ns(pieces: IdlePieces, operator: int) -> int | None:

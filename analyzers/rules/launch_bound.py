@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracer.analysis import Analysis
 from tracer.analyzers.gaps import CAUSE_CODE
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.idle_pieces import IdlePieces, is_block
 from tracer.analyzers.rules.judging import (
     milliseconds,
@@ -39,6 +40,8 @@ class _Issue:
     python_idle_ns: int
     idle_ns: int
     kernels: int
+    replayed: int
+    compiled: int
     gaps: int
 
 
@@ -58,7 +61,8 @@ def _issue_of(pieces: IdlePieces, analysis: Analysis, steps: Longs) -> _Issue:
     inside = np.isin(gaps.step, steps)
     launch = inside & (gaps.cause == CAUSE_CODE["launch"])
     short = inside & (gaps.cause == CAUSE_CODE["host"]) & ~is_block(pieces, analysis)
-    mine = np.isin(pieces.context.plan.work_step, steps)
+    mine = np.isin(pieces.context.plan.work_step, steps) & pieces.work.is_kernel
+    replayed = mine & _from_graphs(pieces)
     return _Issue(
         steps=steps.tolist(),
         wall_ns=int(analysis.steps["wall_ns"].to_numpy()[steps].sum()),
@@ -67,9 +71,29 @@ def _issue_of(pieces: IdlePieces, analysis: Analysis, steps: Longs) -> _Issue:
         launch_idle_ns=int(length[launch].sum()),
         python_idle_ns=int(length[short].sum()),
         idle_ns=int(length[inside].sum()),
-        kernels=int((mine & pieces.work.is_kernel).sum()),
+        kernels=int(mine.sum()),
+        replayed=int(replayed.sum()),
+        compiled=int((mine & ~replayed & _from_compiled_code(pieces)).sum()),
         gaps=int(np.unique(gaps.gap[launch]).size),
     )
+
+
+def _from_graphs(pieces: IdlePieces) -> NDArray[np.bool_]:
+    """Which work the launch of a whole graph put on the device."""
+    graphs = pieces.context.work.launches.graph
+    launch = pieces.work.launch
+    from_graph: NDArray[np.bool_] = (launch != NONE) & graphs[np.maximum(launch, 0)]
+    return from_graph
+
+
+def _from_compiled_code(pieces: IdlePieces) -> NDArray[np.bool_]:
+    """Which work was launched one by one from within compiled code."""
+    host = pieces.work.host
+    around = host.nearest(
+        pieces.trace.named(lambda name: name.startswith(_COMPILED), "operator", "annotation")
+    )
+    compiled: NDArray[np.bool_] = take(around, pieces.work.launch) != NONE
+    return compiled
 
 
 def _issue_time(pieces: IdlePieces, steps: Longs) -> int:
@@ -114,7 +138,6 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
     rows = pieces.of_cause("launch")
     rows = rows[np.isin(pieces.gaps.step[rows], issue.steps)]
     busy, host = issue.busy_ns / count, issue.issue_ns / count
-    compiled = any(name.startswith(_COMPILED) for name in pieces.trace.names)
     return Finding(
         rule="gap.launch_bound",
         severity=severity_of(cost, analysis) if certain else "info",
@@ -142,33 +165,45 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
         },
         advice=(
             f"Launches cost {milliseconds(cost / count)} of idle a step. "
-            f"{_launch_advice(phase, compiled)}"
+            f"{_launch_advice(phase, issue)}"
         ),
         gain_ns=cost,
         events=pieces.evidence(rows),
     )
 
 
-def _launch_advice(phase: str, compiled: bool) -> str:
-    if compiled:
+def _launch_advice(phase: str, issue: _Issue) -> str:
+    """What to do about the kernels that are launched one by one, by who launches most of them."""
+    single = issue.kernels - issue.replayed
+    if issue.replayed:
+        count = len(issue.steps)
+        return (
+            f"CUDA graphs replay {round(issue.replayed / count)} of the "
+            f"{round(issue.kernels / count)} kernels; {round(single / count)} are still launched "
+            "one by one: take them into the graph, or leave them out of the step."
+        )
+    if issue.compiled > single / 2:
         return (
             "The code is compiled: let it be replayed as a CUDA graph, too "
             "(mode='reduce-overhead', fixed shapes), or give each launch more work: a larger batch."
         )
-    if phase == "decode":
-        return (
-            "Replay the step as a CUDA graph (torch.compile(mode='reduce-overhead') with a static "
-            "KV cache), fuse kernels with torch.compile, or give each launch more work: a larger "
-            "batch."
-        )
-    if phase == "training":
-        return (
-            "Fuse kernels with torch.compile, use a fused optimizer, or give each launch more "
-            "work: a larger batch. Steps of fixed shapes can be replayed as a CUDA graph "
-            "(mode='reduce-overhead')."
-        )
-    return (
+    return _EAGER_ADVICE.get(phase, _EAGER_ADVICE[""])
+
+
+_EAGER_ADVICE = {
+    "decode": (
+        "Replay the step as a CUDA graph (torch.compile(mode='reduce-overhead') with a static "
+        "KV cache), fuse kernels with torch.compile, or give each launch more work: a larger "
+        "batch."
+    ),
+    "training": (
+        "Fuse kernels with torch.compile, use a fused optimizer, or give each launch more "
+        "work: a larger batch. Steps of fixed shapes can be replayed as a CUDA graph "
+        "(mode='reduce-overhead')."
+    ),
+    "": (
         "Fuse kernels with torch.compile, or replay the step as a CUDA graph "
         "(torch.compile(mode='reduce-overhead')) where its shapes are fixed, or give each launch "
         "more work: a larger batch."
-    )
+    ),
+}

@@ -16,13 +16,14 @@ from tracer.findings import SEVERITIES, Finding
 class Cost:
     """A finding, as a mean over the `of_steps` steps of the phases it touches.
 
-    `of_steps` is 0 when the finding belongs to no step, or costs more than its steps last: then
-    the times are those of the window.
+    `of_steps` is 0 when the finding belongs to no step or to warm-up alone, or costs more than its
+    steps last: then the times are those of the window.
     """
 
     finding: Finding
     of_steps: int
     phases: frozenset[str]
+    in_warmup: bool = False  # it lies in warm-up steps alone, and there are others
 
     @property
     def cost_ns(self) -> float | None:
@@ -49,7 +50,10 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     codes = np.unique(phases.codes[touched])
     names = frozenset(str(phases.categories[code]) for code in codes.tolist())
     alike = np.isin(phases.codes, codes)
-    steady = alike & ~analysis.steps["warmup"].to_numpy()
+    warmup = analysis.steps["warmup"].to_numpy()
+    if touched and warmup[touched].all() and not warmup.all():
+        return Cost(finding, 0, names, in_warmup=True)
+    steady = alike & ~warmup
     chosen = steady if bool(steady[touched].all()) else alike
     lasting = int(analysis.steps["wall_ns"].to_numpy()[chosen].sum())
     inside = (finding.cost_ns or 0) <= lasting * max(analysis.window.devices, 1)
@@ -81,6 +85,7 @@ def largest_gain(
         cost
         for cost in ranked_costs(analysis)
         if cost.finding.severity != "info"
+        and not cost.in_warmup
         and (besides is None or cost.finding is not besides.finding)
     ]
     best = max(costs, key=lambda cost: cost.worth_ns, default=None)

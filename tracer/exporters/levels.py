@@ -126,12 +126,15 @@ def steps_of(analysis: Analysis, phase: str) -> NDArray[np.bool_]:
 
 
 def phase_levels(analysis: Analysis) -> list[Level]:
-    """Each phase that its steps tell, warm-up left out, the longest first."""
+    """Each phase that its steps tell, warm-up left out, the longest first; those of which warm-up
+    is all there is last."""
     if not analysis.accounted or not has_steps(analysis):
         return []
     names = [str(name) for name in analysis.steps["phase"].unique()]
     levels = [_phase_level(analysis, name) for name in names]
-    return sorted((level for level in levels if level.steps), key=lambda level: -level.wall_ns)
+    steady = set(analysis.steps.loc[~analysis.steps["warmup"], "phase"].astype(str))
+    found = [level for level in levels if level.steps]
+    return sorted(found, key=lambda level: (level.phase not in steady, -level.wall_ns))
 
 
 def part_level(phase: Phase, devices: int) -> Level:

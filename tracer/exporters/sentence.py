@@ -19,6 +19,7 @@ from tracer.exporters.light import light_sentences
 from tracer.exporters.names import inert
 from tracer.exporters.spread import find_spread, middle_level, spread_sentence
 from tracer.exporters.traced import outside_sentence, traced_block
+from tracer.exporters.warm_up import warm_up_sentence
 from tracer.exporters.words import (
     capital,
     device_words,
@@ -60,6 +61,8 @@ def verdict(analysis: Analysis) -> str:
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
         differ = "" if spread is None else spread_sentence(analysis, spread)
+        warm = warm_up_sentence(analysis)
+        where = f"{warm} After it, {small(where)}" if warm else where
         sentences = [where, differ, change, *_caveats(analysis, level)]
     if analysis.integrity_status == "partial" and analysis.window.wall_ns <= 0:
         sentences = [f"Nothing was recorded. {_partial(analysis)}"]
