@@ -23,7 +23,7 @@ from tracer.events import SIDE_TABLES, make_table
 # So often at first, since many recordings are short, and then more seldom: what a look costs is
 # mostly the interpreter's change of hands.
 INTERVAL_S = 0.01
-_DENSE_LOOKS = 100
+_DENSE_LOOKS = 30
 # Looking takes at most this share of the clock: a look that takes longer comes less often.
 _MOST_COST = 0.004
 _LIMIT = 200_000
@@ -77,7 +77,7 @@ class StackSamples:
             if not _let_in_late(time.monotonic() - due_s):
                 self._look()
             spent_s, looks = time.thread_time() - before_s, looks + 1
-            usual_s = self._interval_s * (1 + min(looks // _DENSE_LOOKS, 2))
+            usual_s = self._interval_s * 2 ** min(looks // _DENSE_LOOKS, 2)
             wait_s = max(usual_s, spent_s / _MOST_COST)
             due_s = time.monotonic() + wait_s
 

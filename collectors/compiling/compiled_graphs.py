@@ -136,21 +136,27 @@ class CompiledGraphs:
 
     def _called(self, graph: Any, inputs: Any) -> None:
         self._on_new()
-        seen = self._record(graph)
-        seen.source = read_source(str(getattr(graph, "source_code", "") or ""))
-        seen.owners = self._names.owners_of(dict(zip(seen.source.inputs, inputs, strict=False)))
+        # Their memory may be another's later; the source is read when the program has ended.
+        self._record(graph).inputs = self._names.owners_of(inputs)
 
     # What is made of it
 
     def records(self, known: Mapping[str, GraphRecord]) -> list[GraphRecord]:
         """Every graph that was called. `known`: what an earlier trace understood, by key."""
         nothing = Frame({}, None)
+        for key in self._used & self._seen.keys():
+            _read(self._seen[key])
         made = [
             understand(self._names, self._frames.get(seen.compile_id) or nothing, seen)
             for key, seen in self._seen.items()
             if key in self._used
         ]
         return [better(record, known.get(record.key)) for record in made]
+
+
+def _read(seen: Seen) -> None:
+    seen.source = read_source(str(getattr(seen.graph, "source_code", "") or ""))
+    seen.owners = dict(zip(seen.source.inputs, seen.inputs, strict=False))
 
 
 def _kernels_now() -> dict[str, list[str]]:

@@ -97,7 +97,8 @@ class Seen:
     backward: bool = False
     lowered: dict[str, tuple[Stack, str]] = field(default_factory=dict)
     kernels: dict[str, list[str]] = field(default_factory=dict)
-    owners: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    inputs: list[list[tuple[str, str]]] = field(default_factory=list)  # owners of each, in order
+    owners: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # the same by name
 
 
 class ModuleNames:
@@ -110,11 +111,10 @@ class ModuleNames:
     ) -> None:
         self.path_of, self._owners = path_of, owners
 
-    def owners_of(self, tensors: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-        """By name the modules that hold these tensors as parameters or buffers."""
+    def owners_of(self, tensors: Iterable[Any]) -> list[list[tuple[str, str]]]:
+        """For each of these tensors the modules that hold it as parameter or buffer."""
         owners = self._owners()
-        found = {name: owners.get(address_of(tensor), []) for name, tensor in tensors.items()}
-        return {name: modules for name, modules in found.items() if modules}
+        return [owners.get(address_of(tensor), []) for tensor in tensors]
 
 
 def address_of(tensor: Any) -> int:
