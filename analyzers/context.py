@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracer.analysis import Analysis, RuleResult
+import numpy as np
+
+from tracer.analysis import CALLS, Analysis, RuleResult
 from tracer.analyzers.accounting import Lanes
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.gaps import Gaps
-from tracer.analyzers.intervals import Longs
+from tracer.analyzers.intervals import Longs, Rows
 from tracer.analyzers.steps.finder import HostStep
 
 
@@ -29,6 +31,14 @@ class StepPlan:
     def found_steps(self) -> list[HostStep]:
         """The steps that were recognised; none when the window stands for one."""
         return self.host if self.found else []
+
+    def touched(self, step: Rows, start_ns: Longs) -> tuple[int, ...]:
+        """The steps that pieces of time lie in. What begins between two calls of a model belongs to
+        the turn of the loop that the call before it began."""
+        if self.host[0].source in CALLS:
+            turn = np.searchsorted(self.start_ns, start_ns, side="right") - 1
+            step = np.where(step >= 0, step, turn)
+        return tuple(np.unique(step[step >= 0]).tolist())
 
     @property
     def window(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKETS, HOW, TABLES, Phase
+from tracer.analysis import BUCKETS, CALLS, HOW, TABLES, Phase
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
@@ -214,7 +214,7 @@ def _tokens_per_second(steps: pd.DataFrame, rows: Longs) -> float | None:
         return None
     starts = steps["start_ns"].to_numpy()
     followed = np.flatnonzero(np.diff(rows) == 1)
-    if followed.size and str(steps["source"].iloc[int(rows[0])]) == "root_call":
+    if followed.size and str(steps["source"].iloc[int(rows[0])]) in CALLS:
         until_next = starts[rows[followed] + 1] - starts[rows[followed]]
         return float(tokens[followed].sum() * 1e9 / until_next.sum())
     return float(tokens.sum() * 1e9 / wall.sum())

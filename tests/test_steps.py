@@ -8,9 +8,11 @@ import pytest
 
 from tests.make_traces import TraceMaker
 from tests.recordings import analysis_of
+from tests.test_accounting import check_sums
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.names.engine_names import EngineStep, parse_engine_range
+from tracer.exporters.traced import period_text
 
 
 def steps(analysis: Analysis) -> list[tuple[str, str, int, int]]:
@@ -99,8 +101,50 @@ def test_calls_of_the_root_module_are_steps_except_under_capture() -> None:
         maker.operator("aten::argmax", at + 70, 10)
     analysis = analyze(maker.build())
     assert [source for source, *_ in steps(analysis)] == ["root_call", "root_call"]
-    # What the thread does after a call for its result belongs to the step.
-    assert analysis.steps["host_end_ns"].tolist()[0] == 180_000
+    assert analysis.steps["announced_ns"].tolist() == [105_000, 205_000]
+    assert analysis.steps["host_end_ns"].tolist() == [155_000, 255_000]
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_what_runs_between_calls_is_in_no_step(device: bool) -> None:
+    """A prefill is not as long as the sampling after it, with and without a device."""
+    maker = TraceMaker()
+    for row in range(3):
+        at = 100 * row
+        maker.module("", "Net", at, 50)
+        if device:
+            maker.launch("gemm", start=at + 10, run=(at + 20, at + 60), operator="aten::mm")
+            maker.launch("argmax", start=at + 70, run=(at + 72, at + 90), operator="aten::argmax")
+        else:
+            maker.operator("aten::mm", at + 10, 30)
+            maker.operator("aten::argmax", at + 70, 20)
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    wall = 60_000 if device else 50_000
+    assert analysis.steps["wall_ns"].tolist() == [wall] * 3
+    assert analysis.window.between_steps_ns == 2 * (100_000 - wall)
+    sampled = analysis.work["step"].to_numpy()[1::2].tolist()
+    assert sampled == [-1] * 3
+    assert "what runs between the calls" in period_text(analysis)
+
+
+def test_a_call_that_learns_lasts_until_the_next_and_no_other_does() -> None:
+    """Without an optimizer's range: the backward pass and a hand-written update belong to it."""
+    maker = TraceMaker()
+    for row in range(4):
+        at = 100 * row
+        maker.module("", "Net", at, 30)
+        maker.operator("aten::mm", at + 10, 10)
+        if row < 3:
+            maker.operator("autograd::engine::evaluate_function: MmBackward0", at + 35, 20)
+            maker.operator("aten::sub_", at + 60, 10)
+        else:
+            maker.operator("aten::argmax", at + 60, 10)
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    assert analysis.steps["wall_ns"].tolist() == [70_000] * 3 + [30_000]
+    assert [str(phase) for phase in analysis.steps["phase"]] == ["training"] * 3 + [""]
+    assert "with the backward pass and optimizer after it" in period_text(analysis)
 
 
 def test_a_call_that_captures_a_graph_on_its_way_is_a_step() -> None:

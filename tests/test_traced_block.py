@@ -62,6 +62,18 @@ def test_steps_of_calls_say_what_runs_between_them(model: nn.Module, detail: Det
     assert "before the first step" in text and "in 4 steps" in text
 
 
+@pytest.mark.parametrize("detail", ["light", "kernels", "modules", "full"])
+def test_a_step_is_its_call_at_every_detail(model: nn.Module, detail: Detail) -> None:
+    ids = torch.randint(9, (2, 4))
+    with torch.no_grad(), trace(detail=detail, metrics=False) as t:
+        for _ in range(4):
+            logits = model(ids)[:, -1]
+            torch.multinomial(logits.softmax(-1), 1)
+    calls, steps = t.trace.table("root_calls"), t.analysis.steps
+    assert steps["start_ns"].tolist() == calls["start_ns"].tolist()
+    assert (steps["start_ns"] + steps["wall_ns"]).tolist() == calls["end_ns"].tolist()
+
+
 def test_announced_steps_hold_what_runs_between_calls(model: nn.Module) -> None:
     ids = torch.randint(9, (2, 4))
     with torch.no_grad(), trace(detail="light") as t:

@@ -8,7 +8,9 @@ import pytest
 
 from tests.make_traces import TraceMaker
 from tracer.analyzers import analyze
+from tracer.exporters.format import duration_text
 from tracer.exporters.json_report import to_report
+from tracer.exporters.sentence import verdict
 from tracer.store import load_run
 
 RECORDED = Path(__file__).parent / "recordings" / "fallbacks"
@@ -49,3 +51,19 @@ def test_to_record_again_is_no_change() -> None:
 def test_a_clean_recording_has_none_for_fallbacks() -> None:
     rows = to_report(analyze(load_run(RECORDED / "attention_math_clean")))["what_if"]
     assert not [row for row in rows if row["rule"].startswith("fallback")]
+
+
+def test_what_lies_between_the_calls_shortens_the_turns_of_the_loop() -> None:
+    """A loop that works on the host for 300 us after each call of 700 us."""
+    maker = TraceMaker()
+    for step in range(6):
+        begin = 1000.0 * step
+        maker.module("", "Net", begin, 700)
+        maker.launch("gemm", start=begin + 10, run=(begin + 20, begin + 690), operator="aten::mm")
+        maker.host("frame", "loop.py(3): pick", begin + 701, 290)
+    analysis = analyze(maker.build())
+    (row,) = [row for row in to_report(analysis)["what_if"] if row["rule"] == "gap.host"]
+    assert row["step_ns"] + row["gain_ns"] == 1_000_000
+    said = verdict(analysis)
+    assert "a step, between the steps)" in said
+    assert f"takes {duration_text(row['step_ns'])} from start to start" in said

@@ -69,6 +69,9 @@ UNATTRIBUTED = BUCKET_CODE["other", "unattributed"]
 UNEXPLAINED = BUCKET_CODE["overhead", "unexplained"]
 TRANSFER = BUCKET_CODE["overhead", "transfer"]
 
+# Sources of steps that are calls in a loop, which goes on between them.
+CALLS: tuple[str, ...] = ("root_call", "graph")
+
 # Classes of work, in the order in which they win a slice of time.
 WORK_CLASSES: tuple[str, ...] = ("compute", "collective", "transfer")
 

@@ -30,7 +30,8 @@ _COPY_OPERATORS = ("aten::copy_", "aten::_to_copy", "aten::to")
 @dataclass(frozen=True)
 class Wait:
     """One wait. blocked_ns: how long it held the host; idle_ns: how long the device then had
-    nothing to do because of it; idle_after_ns: the whole gap after it, whoever caused the rest."""
+    nothing to do because of it, between_ns of it between steps; idle_after_ns: the whole gap after
+    it, whoever caused the rest."""
 
     event: int
     cause: str
@@ -40,6 +41,7 @@ class Wait:
     idle_after_ns: int
     step: int
     copied_bytes: int = NONE
+    between_ns: int = 0
 
 
 def find_waits(context: Context) -> list[Wait]:
@@ -86,14 +88,17 @@ def _after_everything(context: Context, rows: Longs) -> np.typing.NDArray[np.boo
     return (trace.start_ns[rows] >= last) & (work_begins <= trace.end_ns[rows])
 
 
-def _idle_of(context: Context) -> dict[int, int]:
-    """Idle that each blocking call caused."""
+def _idle_of(context: Context) -> dict[int, tuple[int, int]]:
+    """Idle that each blocking call caused, and how much of it lies between steps."""
     gaps = context.gaps
     mine = gaps.cause == CAUSE_CODE["sync"]
-    out: dict[int, int] = {}
+    out: dict[int, tuple[int, int]] = {}
     lengths = (gaps.end_ns - gaps.start_ns)[mine]
-    for event, length in zip(gaps.event[mine].tolist(), lengths.tolist(), strict=True):
-        out[event] = out.get(event, 0) + length
+    between = np.where(gaps.step[mine] == NONE, lengths, 0)
+    rows = zip(gaps.event[mine].tolist(), lengths.tolist(), between.tolist(), strict=True)
+    for event, length, outside in rows:
+        idle, apart = out.get(event, (0, 0))
+        out[event] = idle + length, apart + outside
     return out
 
 
@@ -123,7 +128,7 @@ def _wait(
     context: Context,
     holder: int,
     members: list[int],
-    idle: dict[int, int],
+    idle: dict[int, tuple[int, int]],
     after: dict[int, int],
     copies: _Copies,
 ) -> Wait:
@@ -137,7 +142,8 @@ def _wait(
         cause=_cause(context, holder, rows, {copies.directions[at] for at in made}),
         operator=int(context.work.host.operator[rows[0]]),
         blocked_ns=int((trace.end_ns[rows] - trace.start_ns[rows]).sum()),
-        idle_ns=sum(idle.get(row, 0) for row in members),
+        idle_ns=sum(idle.get(row, (0, 0))[0] for row in members),
+        between_ns=sum(idle.get(row, (0, 0))[1] for row in members),
         idle_after_ns=max(after.get(row, 0) for row in members),
         step=step,
         copied_bytes=max((copies.sizes[at] for at in made), default=NONE),

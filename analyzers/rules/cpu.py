@@ -15,7 +15,13 @@ from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.libraries import without_folder
-from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.analyzers.rules.judging import (
+    between_steps,
+    milliseconds,
+    ratio_of,
+    severity_of,
+    verdict,
+)
 from tracer.findings import Check, Finding, Where
 
 # A pause is looked at from this share of a step on; a place is named from this share of the
@@ -94,14 +100,22 @@ def _with_short_pauses(
         before = named.get(_function_of(where))
         if not large or (before is not None and (before.cost_ns or 0) >= cost):
             continue
+        found = context.plan.touched(gaps.step[rows[mine]], starts[mine])
+        told = {seen: count, **between_steps(gaps.step[rows[mine]], (ends - starts)[mine])}
         if before is not None:  # one function, one finding: its long pauses count with the short
-            cost += (before.cost_ns or 0) if before in findings else 0
+            if before in findings:
+                cost += before.cost_ns or 0
+                told |= _between_too(told, before)
             out.remove(before)
-        found = tuple(int(step) for step in np.unique(gaps.step[rows[mine]]) if step != NONE)
-        short = _short_finding(analysis, where, cost, found, mine.size, {seen: count})
+        short = _short_finding(analysis, where, cost, found, mine.size, told)
         named[_function_of(where)] = short
         out.append(short)
     return out
+
+
+def _between_too(told: dict[str, int], before: Finding) -> dict[str, int]:
+    between = int(before.detail.get("between_steps_ns", 0)) + told.get("between_steps_ns", 0)
+    return {"between_steps_ns": between} if between else {}
 
 
 def _function_of(where: Where) -> tuple[str, str]:
@@ -115,7 +129,7 @@ def _short_finding(
     cost: int,
     steps: tuple[int, ...],
     pauses: int,
-    seen: dict[str, int],
+    told: dict[str, int],
 ) -> Finding:
     return Finding(
         rule="gap.host",
@@ -126,7 +140,7 @@ def _short_finding(
         ratio=ratio_of(cost, analysis),
         steps=steps,
         where=where,
-        detail={**seen, "cause_recorded": True},
+        detail={**told, "cause_recorded": True},
         advice=(
             f"{_position(where)} in {where.function} goes from one short operator to the next: "
             "read values once and not one by one, and call fewer, larger operators."
@@ -151,7 +165,8 @@ def _folded(context: Context, groups: list[list[_Pause]]) -> list[list[_Pause]]:
 def _comes_by_chance(context: Context, group: list[_Pause]) -> bool:
     """Whether pauses without a function lie in a few of the steps only: what the program does by
     itself at a place it does in most steps."""
-    steps = {int(context.gaps.step[pause.row]) for pause in group}
+    gaps, rows = context.gaps, np.array([pause.row for pause in group], dtype=np.int64)
+    steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     named = group[0].rule != "gap.host" or group[0].where != Where()
     return not named and 2 * len(steps) < len(context.plan.host)
 
@@ -275,7 +290,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     _, whole = np.unique(gaps.gap[rows], return_inverse=True)
     lengths = np.bincount(whole, weights=length).astype(np.int64)
     cost, first = int(length.sum()), pauses[0]
-    steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
+    steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
     events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]].tolist()
     return Finding(
@@ -293,6 +308,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "last_line": first.last or None,
             "longest_ns": int(lengths.max()),
             "cause_recorded": first.where.function is not None,
+            **between_steps(gaps.step[rows], length),
         },
         advice=_advice(first, each),
         gain_ns=cost,

@@ -8,7 +8,7 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import Longs
 from tracer.analyzers.rules.compilations import compilation, compiled_in
 from tracer.analyzers.rules.judging import verdict
 from tracer.findings import Finding, Where
@@ -41,5 +41,5 @@ def _compiled_in(context: Context, row: int) -> Where:
 def _finding(context: Context, analysis: Analysis, where: Where, rows: Longs) -> Finding:
     gaps = context.gaps
     cost = int((gaps.end_ns[rows] - gaps.start_ns[rows]).sum())
-    steps = tuple(int(step) for step in np.unique(gaps.step[rows]) if step != NONE)
+    steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     return compilation(analysis, "compile", where, cost, steps)

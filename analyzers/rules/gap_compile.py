@@ -122,6 +122,7 @@ def _plan_finding(pieces: IdlePieces, analysis: Analysis, subject: str, rows: Lo
             "operator": subject,
             "each_ns": cost // max(calls, 1),
             "like_ns": usual,
+            **pieces.between_steps(rows),
         },
         advice=_PLAN_ADVICE if returns else first_use_advice(analysis),
         gain_ns=cost if returns else None,

@@ -219,6 +219,7 @@ def _finding_at(
                 "idle_ns": cost,
                 "longest_ns": int(pieces.length[rows].max()),
                 "cause_recorded": where.function is not None,
+                **pieces.between_steps(rows),
             },
             advice=advice,
             gain_ns=cost,
@@ -251,6 +252,7 @@ def _collections(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
                 "longest_ns": longest,
                 "generations": generations,
                 "idle_ns": cost,
+                **pieces.between_steps(rows),
             },
             advice=(
                 "Call gc.disable() (or gc.freeze() after set-up) before the loop and collect by "

@@ -15,6 +15,7 @@ from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE, PAUSES
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.rules.judging import between_steps
 from tracer.findings import Where
 
 # Host work is one block, and not the pauses between operators, from this many usual paces on,
@@ -79,8 +80,11 @@ class IdlePieces:
 
     def steps_of(self, rows: Longs) -> tuple[int, ...]:
         """Steps that these pieces lie in."""
-        steps = np.unique(self.gaps.step[rows])
-        return tuple(int(step) for step in steps if step != NONE)
+        return self.context.plan.touched(self.gaps.step[rows], self.gaps.start_ns[rows])
+
+    def between_steps(self, rows: Longs) -> dict[str, int]:
+        """The detail of a finding that tells how much of these pieces lies between steps."""
+        return between_steps(self.gaps.step[rows], self.length[rows])
 
     def by_place(self, rows: Longs) -> dict[Where, Longs]:
         """Pieces grouped by the place of their event, layers folded; where no function is known of

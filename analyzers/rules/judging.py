@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tracer.analysis import Analysis
+from tracer.analyzers.intervals import Longs, Rows
 from tracer.analyzers.wording import counted as counted
 from tracer.analyzers.wording import milliseconds as milliseconds
 from tracer.findings import Check, CheckStatus, Finding, Severity
@@ -42,3 +43,9 @@ def steady_steps(analysis: Analysis) -> list[int]:
     warm = analysis.steps["warmup"].to_numpy()
     rows: list[int] = np.flatnonzero(~warm).tolist()
     return rows or list(range(warm.size))
+
+
+def between_steps(steps: Rows, length_ns: Longs) -> dict[str, int]:
+    """A detail: how much of what a finding costs lies between steps, by the step of each piece."""
+    between = int(length_ns[steps < 0].sum())
+    return {"between_steps_ns": between} if between else {}

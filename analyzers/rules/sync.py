@@ -114,6 +114,8 @@ def _finding(context: Context, analysis: Analysis, place: WaitPlace) -> Finding:
         "would_wait": not live,
         "line_recorded": place.where.line is not None,
     }
+    between = sum(wait.between_ns for wait in waits)
+    detail |= {"between_steps_ns": between} if between else {}
     return Finding(
         rule="sync.explicit" if cause == EXPLICIT else "sync.hidden",
         severity=severity_of(idle, analysis, _WAIT_WARNING) if live and not captures else "info",

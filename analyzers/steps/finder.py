@@ -327,8 +327,10 @@ def _tokens(calls: Sequence[_Call]) -> int:
 
 
 def _call_steps(trace: Trace, host: Host, calls: list[_Call], source: str) -> list[HostStep]:
-    """A step lasts from its call through what its thread does for it before the next call."""
-    ends = _with_trailing(trace, host, calls)
+    """A step is its call, with the learning that follows it. What a loop does between calls that
+    learn nothing, such as sampling, is in no step: it would make a prefill as long as what comes
+    after it, and detail `light`, which sees calls alone, would have other steps."""
+    ends = _with_learning(trace, host, calls)
     return [
         HostStep(
             call.name,
@@ -344,29 +346,28 @@ def _call_steps(trace: Trace, host: Host, calls: list[_Call], source: str) -> li
     ]
 
 
-def _with_trailing(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:
-    """Ends that include sampling, backward and the like: the operators that follow a call on any
-    thread before the next call or the next fetch of data. After the last call only as far as was
-    usual before, or to the end of its backward pass."""
-    operators = np.flatnonzero(host.of_kind("operator"))
-    starts, ends = trace.start_ns[operators], trace.end_ns[operators]
-    reach = np.maximum.accumulate(ends) if ends.size else ends
-    fetches = np.sort(trace.start_ns[np.array(_named(trace, host, _DATA_LOADER), dtype=np.int64)])
+def _with_learning(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:
+    """Ends of the calls. Where a backward pass follows, with it and what comes after it: the
+    operators on any thread before the next call or the next fetch of data. After the last call
+    only as far as was usual before, or to the end of its backward pass."""
+    ends = [call.end_ns for call in calls]
     backward = _backward_ends(trace, host)
-    out: list[int] = []
+    operators = np.flatnonzero(host.of_kind("operator")) if backward.size else backward
+    starts, reach = trace.start_ns[operators], np.maximum.accumulate(trace.end_ns[operators])
+    fetches = np.sort(trace.start_ns[np.array(_named(trace, host, _DATA_LOADER), dtype=np.int64)])
     usual = 0
-    for index, call in enumerate(calls):
-        last = index + 1 == len(calls)
-        stop = call.end_ns + usual if last else calls[index + 1].start_ns
-        if last and backward.size and backward[-1] > call.end_ns:
-            stop = int(backward[-1])
-        fetch = fetches[np.searchsorted(fetches, call.end_ns) :]
+    for index, end in enumerate(ends):
+        following = calls[index + 1].start_ns if index + 1 < len(calls) else None
+        first, last = np.searchsorted(backward, (end, following or backward.max(initial=0) + 1))
+        if first == last:
+            continue
+        stop = following or max(int(backward[-1]), end + usual)
+        fetch = fetches[np.searchsorted(fetches, end) :]
         stop = min(stop, int(fetch[0])) if fetch.size else stop
         at = int(np.searchsorted(starts, stop)) - 1
-        end = max(call.end_ns, min(int(reach[at]), stop)) if at >= 0 else call.end_ns
-        usual = max(usual, end - call.end_ns)
-        out.append(end)
-    return out
+        ends[index] = max(end, min(int(reach[at]), stop))
+        usual = max(usual, ends[index] - end)
+    return ends
 
 
 def _backward_ends(trace: Trace, host: Host) -> Longs:

@@ -13,11 +13,12 @@ from tracer.exporters.advice import (
     part_advice,
 )
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
-from tracer.exporters.costs import Cost, is_about, largest_gain
+from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level
 from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
+from tracer.exporters.traced import turn_ns
 from tracer.exporters.words import capital, level_words, pair_of, small
 
 # A finding below this share of the window is not what to change first.
@@ -26,6 +27,8 @@ _WORTH_RATIO = 0.03
 _SOLVES_RATIO = 0.25
 # A second finding is named from this share of the window on.
 _SECOND_RATIO = 0.15
+# A cost lies between the steps when this share of it does.
+_MOSTLY_RATIO = 0.5
 # A cause of idle is named as the cause when it explains this share of it.
 CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
@@ -57,21 +60,21 @@ def change_sentence(analysis: Analysis, level: Level, even: bool = True) -> str:
     if not claims(level)[0].ns:
         return ""
     best = largest_gain(analysis, _WORTH_RATIO)
+    told = "" if best is None else _finding_sentence(analysis, level, best, even)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
         named = _title(second) + "." if second is not None else ""
-        return f"{_finding_sentence(level, best, even)} {named and 'Next: ' + small(named)}".strip()
+        return f"{told} {named and 'Next: ' + small(named)}".strip()
     advice = _general_advice(analysis, level)
-    said = [f"{advice}."] if advice else []
-    return " ".join(said if best is None else [*said, _finding_sentence(level, best, even)])
+    return " ".join(text for text in (advice and f"{advice}.", told) if text)
 
 
-def _finding_sentence(level: Level, cost: Cost, even: bool) -> str:
+def _finding_sentence(analysis: Analysis, level: Level, cost: Cost, even: bool) -> str:
     finding = cost.finding
     text = f"{_title(cost)}."
     if finding.advice:
         text += f" {instruction(inert(finding.advice))}"
-    return text + _gain_clause(level, cost, even)
+    return text + _gain_clause(analysis, level, cost, even)
 
 
 def _title(cost: Cost) -> str:
@@ -81,7 +84,7 @@ def _title(cost: Cost) -> str:
     if where.file is not None and where.line is not None:
         text += f" at {inert(where.file)}:{where.line}"
     if cost.cost_ns is not None:
-        text += f" (costs {duration_text(cost.cost_ns)}{_each(cost)})"
+        text += f" (costs {duration_text(cost.cost_ns)}{_each(cost)}{_apart(cost)})"
     return text
 
 
@@ -89,12 +92,20 @@ def _each(cost: Cost) -> str:
     return " a step" if cost.of_steps > 1 else ""
 
 
-def _gain_clause(level: Level, cost: Cost, even: bool) -> str:
+def _apart(cost: Cost) -> str:
+    return ", between the steps" if cost.between_ratio > _MOSTLY_RATIO else ""
+
+
+def _gain_clause(analysis: Analysis, level: Level, cost: Cost, even: bool) -> str:
     gain = cost.gain_ns
     if gain is None or gain <= 0:
         return ""
     if even and is_about(cost, level) and level.devices == 1:
-        left = duration_text(max(level.per_step(level.total_ns) - gain, 0))
+        # What lies between calls makes none of them shorter, but the turns of their loop.
+        apart = cost.between_ratio > NOTABLE_BETWEEN_RATIO
+        turn = turn_ns(analysis, level.phase or "") if apart else None
+        left = duration_text(max((turn or level.per_step(level.total_ns)) - gain, 0))
+        left += " from start to start" if turn else ""
         return f" Without it {level_words(level).one} takes {left} (-{duration_text(gain)})."
     return f" That would gain {duration_text(gain)}{_each(cost)}."
 

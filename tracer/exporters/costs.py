@@ -9,7 +9,11 @@ import numpy as np
 from tracer.analysis import Analysis
 from tracer.exporters.format import UNKNOWN, duration_text
 from tracer.exporters.levels import Level
+from tracer.exporters.traced import turns_ns
 from tracer.findings import SEVERITIES, Finding
+
+# A step is not shorter without what lies between steps, which counts from this share of a cost on.
+NOTABLE_BETWEEN_RATIO = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,12 @@ class Cost:
         return None if ns is None else ns / max(self.of_steps, 1)
 
     @property
+    def between_ratio(self) -> float:
+        """How much of it lies between the steps, and not in them."""
+        between = int(self.finding.detail.get("between_steps_ns") or 0)
+        return between / self.finding.cost_ns if self.finding.cost_ns else 0.0
+
+    @property
     def worth_ns(self) -> int:
         """By what findings are ranked: the gain where it is known, else the cost."""
         finding = self.finding
@@ -55,7 +65,7 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
         return Cost(finding, 0, names, in_warmup=True)
     steady = alike & ~warmup
     chosen = steady if bool(steady[touched].all()) else alike
-    lasting = int(analysis.steps["wall_ns"].to_numpy()[chosen].sum())
+    lasting = int(turns_ns(analysis)[chosen].sum())
     inside = (finding.cost_ns or 0) <= lasting * max(analysis.window.devices, 1)
     return Cost(finding, int(chosen.sum()) if inside else 0, names)
 

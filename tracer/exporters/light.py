@@ -8,7 +8,7 @@ from tracer.analysis import Analysis, Phase
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.names import inert
 from tracer.exporters.spread import find_spread, spread_sentence
-from tracer.exporters.traced import outside_sentence, period_ns
+from tracer.exporters.traced import learns, outside_sentence, period_ns
 from tracer.exporters.words import capital, phase_words
 
 # What lies between the steps comes first from this share of the recording on.
@@ -46,14 +46,8 @@ def _answer(analysis: Analysis, phase: Phase) -> str:
         return f"{capital(takes)}; {rest}{percent_text(ratio)} between them."
     period = period_ns(analysis, phase.name)
     start = f", from start to start {duration_text(period)}" if period is not None else ""
-    learns = ", with any backward pass and optimizer" if _learns(analysis) else ""
-    return f"{percent_text(ratio)} of the {whole} lie between {steps}{learns}; {takes}{start}."
-
-
-def _learns(analysis: Analysis) -> bool:
-    """Whether autograd recorded the calls that are the steps: a training step has no end here."""
-    graded = analysis.trace.table("root_calls")["graded"]
-    return str(analysis.steps["source"].iloc[0]) == "root_call" and bool((graded == 1).any())
+    learning = ", with any backward pass and optimizer" if learns(analysis) else ""
+    return f"{percent_text(ratio)} of the {whole} lie between {steps}{learning}; {takes}{start}."
 
 
 def _steps(analysis: Analysis) -> str:

@@ -38,6 +38,8 @@ _HARDLY_LESS_RATIO = 0.7
 _PROFILER_RATIO = 0.05
 # What may not have been idle is told from this share on.
 _UNRECORDED_RATIO = 0.05
+# What lies between the steps is told beside a phase from this share of the window on.
+_BETWEEN_RATIO = 0.2
 # The second phase gets a sentence from this share of the window on.
 _SECOND_PHASE_RATIO = 0.25
 # Causes that mean the device had to wait for the host.
@@ -63,7 +65,8 @@ def verdict(analysis: Analysis) -> str:
         differ = "" if spread is None else spread_sentence(analysis, spread)
         warm = warm_up_sentence(analysis)
         where = f"{warm} After it, {small(where)}" if warm else where
-        sentences = [where, differ, change, *_caveats(analysis, level)]
+        between = _between(analysis, level)
+        sentences = [where, between, differ, change, *_caveats(analysis, level)]
     if analysis.integrity_status == "partial" and analysis.window.wall_ns <= 0:
         sentences = [f"Nothing was recorded. {_partial(analysis)}"]
     elif analysis.integrity_status == "partial":
@@ -222,7 +225,6 @@ def _cpu_shares(level: Level) -> list[tuple[str, int]]:
 
 def _caveats(analysis: Analysis, level: Level) -> list[str]:
     texts = (
-        _between(analysis, level),
         outside_sentence(analysis),
         _second_phase(analysis),
         _unknown(level),
@@ -234,10 +236,10 @@ def _caveats(analysis: Analysis, level: Level) -> list[str]:
 
 def _between(analysis: Analysis, level: Level) -> str:
     between = analysis.window.between_steps_ns
-    if level.phase is not None or not between:
+    ratio = between / analysis.window.wall_ns
+    if not between or (level.phase is not None and ratio < _BETWEEN_RATIO):
         return ""
-    share = percent_text(between / analysis.window.wall_ns)
-    return f"{share} of the recording lies between its steps."
+    return f"{percent_text(ratio)} of the recording lies between its steps."
 
 
 def _second_phase(analysis: Analysis) -> str:

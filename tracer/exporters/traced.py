@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracer.analysis import Analysis
+from tracer.analysis import CALLS, Analysis
 from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import has_steps, steps_of
 from tracer.exporters.names import inert
 
 # A smaller difference is the call itself.
 _BETWEEN_RATIO = 0.02
+# What the analysis calls the steps without a phase.
+_UNNAMED = {"step": ""}
 
 
 @dataclass(frozen=True)
@@ -87,26 +90,63 @@ def outside_sentence(analysis: Analysis) -> str:
 def period_ns(analysis: Analysis, phase: str) -> int | None:
     """The median time from the start of a step to that of the next of its phase."""
     starts = analysis.steps["start_ns"].to_numpy()
-    chosen = np.flatnonzero(steps_of(analysis, phase))
+    chosen = np.flatnonzero(steps_of(analysis, _UNNAMED.get(phase, phase)))
     following = chosen[:-1][np.diff(chosen) == 1]
     if not following.size:
         return None
     return int(np.median(starts[following + 1] - starts[following]))
 
 
+def turns_ns(analysis: Analysis) -> NDArray[np.int64]:
+    """How long each step keeps its loop: a call of a model until the next call begins, any other
+    step as long as it lasts."""
+    steps = analysis.steps
+    walls: NDArray[np.int64] = steps["wall_ns"].to_numpy().copy()
+    if len(steps) and str(steps["source"].iloc[0]) in CALLS:
+        walls[:-1] = np.diff(steps["start_ns"].to_numpy())
+    return walls
+
+
+def turn_ns(analysis: Analysis, phase: str) -> int | None:
+    """The period, where steps are calls and what runs between them makes it longer than these."""
+    if not has_steps(analysis) or str(analysis.steps["source"].iloc[0]) not in CALLS:
+        return None
+    chosen = steps_of(analysis, _UNNAMED.get(phase, phase))
+    period = period_ns(analysis, phase) if chosen.any() else None
+    if period is None:
+        return None
+    median = float(np.median(analysis.steps["wall_ns"].to_numpy()[chosen]))
+    return period if period > (1 + _BETWEEN_RATIO) * median > 0 else None
+
+
 def period_text(analysis: Analysis) -> str:
-    """Where calls of a model are the steps: what a step takes with what runs between the calls."""
-    if not has_steps(analysis) or str(analysis.steps["source"].iloc[0]) != "root_call":
-        return ""
-    periods = [(phase, period_ns(analysis, phase.name) or 0) for phase in analysis.phases]
-    longer = [
-        f"{inert(phase.name) or 'a step'} {duration_text(period)}"
-        for phase, period in periods
-        if phase.median_ns and period > (1 + _BETWEEN_RATIO) * phase.median_ns
-    ]
+    """Where calls are the steps: what a step takes with what runs between the calls."""
+    longer = []
+    for phase in analysis.phases:
+        turn = turn_ns(analysis, phase.name)
+        if turn is not None:
+            longer.append(f"{inert(phase.name) or 'a step'} {duration_text(turn)}")
     if not longer:
         return ""
-    return (
-        f"from start to start: {', '.join(longer)} (median). A step is a call of the model: what "
-        "runs between the calls, such as sampling, is in none; t.step() takes it in"
-    )
+    return f"from start to start: {', '.join(longer)} (median). {_what_steps_hold(analysis)}"
+
+
+def _what_steps_hold(analysis: Analysis) -> str:
+    phases = {str(phase) for phase in analysis.steps["phase"].unique()}
+    if str(analysis.steps["source"].iloc[0]) == "graph":
+        step, between = "a replay of the graph", "replays, such as sampling,"
+    elif "training" in phases:
+        step = "a call of the model with the backward pass and optimizer after it"
+        between = "steps, such as loading data,"
+    elif learns(analysis):
+        step, between = "a call of the model", "calls, such as a backward pass,"
+    else:
+        example = "sampling" if phases & {"prefill", "decode"} else "preparing the next batch"
+        step, between = "a call of the model", f"calls, such as {example},"
+    return f"A step is {step}: what runs between the {between} is in none; t.step() takes it in"
+
+
+def learns(analysis: Analysis) -> bool:
+    """Whether autograd recorded the calls that are the steps: what is learned comes after them."""
+    graded = analysis.trace.table("root_calls")["graded"]
+    return str(analysis.steps["source"].iloc[0]) == "root_call" and bool((graded == 1).any())

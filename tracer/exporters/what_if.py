@@ -6,12 +6,14 @@ from typing import Any
 
 from tracer.analysis import Analysis
 from tracer.exporters.change import instruction
-from tracer.exporters.costs import Cost, ranked_costs
+from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, ranked_costs
+from tracer.exporters.traced import turn_ns
 
 
 def what_if(analysis: Analysis) -> list[dict[str, Any]]:
     """A row for each finding whose gain is known and whose change is no new recording: `change`,
-    what to do; `step_ns`, the median step of its phase after it, and `gain_ns` of that step (of the
+    what to do; `step_ns`, the median step of its phase after it (from start to start, where it is
+    about what lies between the steps), and `gain_ns` of that step (of the
     window, and `step_ns` None, where the finding belongs to no single phase); `gain_ratio` of that
     step or window; `basis`, how the gain was found. Gains do not add up."""
     costs = [cost for cost in ranked_costs(analysis) if (cost.finding.gain_ns or 0) > 0]
@@ -39,9 +41,14 @@ def _gain(gain_ns: int, whole_ns: int) -> dict[str, Any]:
 
 
 def _median_step(analysis: Analysis, cost: Cost) -> int | None:
-    """Of the one phase that the finding is about, on one device: its times are a stopwatch's."""
+    """Of the one phase that the finding is about, on one device: its times are a stopwatch's. Of
+    what lies between steps that are calls, from start to start."""
     if len(cost.phases) != 1 or not cost.of_steps or analysis.window.devices > 1:
         return None
+    apart = cost.between_ratio > NOTABLE_BETWEEN_RATIO
+    turn = turn_ns(analysis, next(iter(cost.phases))) if apart else None
+    if turn is not None:
+        return turn
     steps = analysis.steps
     alike = steps[steps["phase"].isin(cost.phases)]
     steady = alike[~alike["warmup"]]
