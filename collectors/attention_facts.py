@@ -7,6 +7,7 @@ answers with warnings. Nothing runs on the device for that.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -15,12 +16,11 @@ import tempfile
 import threading
 import time
 import warnings
-from array import array
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -29,16 +29,23 @@ from torch.nn import functional
 
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.outside_compiled import OutsideCompiled
+from tracer.collectors.thread_notes import BITS, Longs, ThreadNotes
+from tracer.collectors.user_code import CodeKinds
 from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table, text_column
 
-# Calls, sets of arguments, and shapes that are kept: a decode loop has a new shape in each step.
+# Calls of a thread, sets of arguments, and shapes that are kept: a decode loop has a new shape in
+# each step.
 _MOST_CALLS, _MOST_SETS, _MOST_SHAPES = 200_000, 256, 20_000
+_NOT_KEPT, _NESTED = -1, "nested"
 _NAME = "scaled_dot_product_attention"
 _POSITIONS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-_SKIPPED = ("torch.", "tracer.")
 # What the compiler takes for a constant. Tensors of an export are none of ours anyway.
 _is_compiling = torch.compiler.is_dynamo_compiling
+# Looked up at every call.
+_plain, _caller, _now = torch.Tensor, sys._getframe, time.time_ns
+
+_Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,12 @@ class _Set:
     file: str
     line: int
     function: str
+    caller: CodeType  # kept, so that its `id` is not given to another
 
 
 # [W1129 16:34:11.226 sdp_utils_cpp.h:418] Warning: For dense input, ... (function check_...)
 _CPP_WARNING = re.compile(r"\[W\d+ [^\]]*sdp_utils[^\]]*\] Warning: (?P<text>.*)")
+_MOST_WRITTEN = 1 << 20  # to standard error while it is looked at
 
 
 class AttentionCalls:
@@ -61,14 +70,14 @@ class AttentionCalls:
 
     def __init__(self) -> None:
         self.failure: Exception | None = None
-        self._times = array("q")
-        self._threads = array("q")
-        self._chosen = array("q")
-        self._sets: dict[tuple[Any, ...], int] = {}
-        self._rows: list[_Set] = []
-        # The code is kept, so that its `id` in the key is not given to another.
-        self._shapes: dict[tuple[Any, ...], tuple[int, CodeType]] = {}
-        self._native: dict[int, int] = {}  # thread as Python numbers it -> as the system does
+        self._notes = ThreadNotes()
+        self._sets: dict[_Shape, int] = {}
+        self._rows: dict[int, _Set] = {}
+        self._next_row = itertools.count()
+        self._refused: dict[_Shape, dict[str, list[str]]] = {}
+        # Shape -> its set, and the code that called so last.
+        self._shapes: dict[_Shape | None, tuple[int, CodeType]] = {}
+        self._code = CodeKinds()
         self._undo: list[Callable[[], None]] = []
         self._active = False
 
@@ -105,7 +114,8 @@ class AttentionCalls:
 
     def table(self) -> pd.DataFrame:
         """The table `attention_calls`."""
-        rows, chosen = self._rows, np.array(self._chosen, dtype=np.int64)
+        times, threads, chosen = self._notes.columns()
+        rows = [self._rows[number] for number in range(len(self._rows))]
         texts = {
             name: _text([getattr(row, name) for row in rows], chosen)
             for name in ("arguments", "refused", "file", "function")
@@ -114,18 +124,29 @@ class AttentionCalls:
         return make_table(
             SIDE_TABLES["attention_calls"],
             {
-                "time_ns": np.array(self._times, dtype=np.int64),
-                "thread": [self._native[thread] for thread in self._threads],
+                "time_ns": times,
+                "thread": threads,
                 "line": lines[chosen] if rows else chosen,
                 **texts,
             },
         )
 
     def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        own, shapes, learn = self._notes.own, self._shapes, self._learn
+
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
             if not _is_compiling() and self._active:
                 try:
-                    self._note(args, kwargs, sys._getframe(1))
+                    frame = _caller(1)
+                    shape = _shape_of(args, kwargs, frame)
+                    known = shapes.get(shape)
+                    if known is not None and known[1] is frame.f_code:
+                        chosen = known[0]
+                    else:
+                        chosen = learn(shape, args, kwargs, frame)
+                    moments = own.moments
+                    if chosen >= 0 and len(moments) < _MOST_CALLS:
+                        moments.append(_now() << BITS | chosen)
                 except Exception as error:  # the border to the traced program
                     self.failure = error
             return original(*args, **kwargs)
@@ -133,103 +154,111 @@ class AttentionCalls:
         scaled_dot_product_attention.__doc__ = original.__doc__
         return scaled_dot_product_attention
 
-    def _note(self, args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType) -> None:
-        tensors = args[:3] if len(args) >= 3 else _named(args, given)
-        query = tensors[0]
-        if query.is_nested:
-            shape: tuple[Any, ...] = ("nested", query.dtype, id(frame.f_code), frame.f_lasti)
-        elif type(query) is torch.Tensor:
-            shape = _shape_of(tensors, args, given, frame)
-        else:  # another subclass decides for itself
-            return
-        known = self._shapes.get(shape)
-        if known is None:
-            found = self._set_of(dict(zip(_POSITIONS, args, strict=False), **given), shape, frame)
-            if len(self._shapes) < _MOST_SHAPES:
-                self._shapes[shape] = found, frame.f_code
-        else:
-            found = known[0]
-        if found >= 0 and len(self._times) < _MOST_CALLS:
-            thread = threading.get_ident()
-            if thread not in self._native:
-                self._native[thread] = threading.get_native_id()
-            self._chosen.append(found)
-            self._threads.append(thread)
-            self._times.append(time.time_ns())
+    def _learn(
+        self, shape: _Shape | None, args: _Shape, given: Mapping[str, Any], frame: FrameType
+    ) -> int:
+        """The set of a call unlike the one before it."""
+        if shape is None or torch_private.is_tracing():
+            return _NOT_KEPT
+        answer = (id(frame.f_code), *_without_lengths(shape))
+        chosen = self._sets.get(answer)
+        if chosen is None:
+            call = dict(zip(_POSITIONS, args, strict=False), **given)
+            if "value" not in call:  # it will fail
+                return _NOT_KEPT
+            chosen = self._new_set(call, answer, frame)
+        if len(self._shapes) < _MOST_SHAPES or shape in self._shapes:
+            self._shapes[shape] = chosen, frame.f_code
+        return chosen
 
-    def _set_of(self, call: Mapping[str, Any], shape: tuple[Any, ...], frame: FrameType) -> int:
-        query = call["query"]
-        answer = shape if query.is_nested else _without_lengths(query, call["key"], shape)
-        found = self._sets.get(answer)
-        if found is not None:
-            return found
+    def _new_set(self, call: Mapping[str, Any], answer: _Shape, frame: FrameType) -> int:
         if len(self._rows) >= _MOST_SETS:
-            return -1
-        user = _user_frame(frame)
-        code = user.f_code
-        refused = json.dumps(refusals(call)) if query.is_cuda and not query.is_nested else ""
-        self._rows.append(
-            _Set(
-                json.dumps(describe_call(call)),
-                refused,
-                code.co_filename,
-                user.f_lineno,
-                code.co_name,
-            )
+            return _NOT_KEPT
+        user = self._code.line_frame(frame) or frame
+        code, arguments = user.f_code, describe_call(call)
+        row = _Set(
+            json.dumps(arguments),
+            self._refusals_of(call, answer, arguments["switched_off"]),
+            code.co_filename,
+            user.f_lineno,
+            code.co_name,
+            frame.f_code,
         )
-        self._sets[answer] = len(self._rows) - 1
-        return len(self._rows) - 1
+        # Two threads may be here at once: each has a row of its own.
+        number = next(self._next_row)
+        self._rows[number], self._sets[answer] = row, number
+        return number
+
+    def _refusals_of(self, call: Mapping[str, Any], answer: _Shape, switched_off: list[str]) -> str:
+        """JSON. Asked once for what all backends take for the same, whatever line calls."""
+        if not _has_choice(call["query"]):
+            return ""
+        question = (*_without_sizes(answer), call["value"].shape[-1], *switched_off)
+        refused = self._refused.get(question)
+        if refused is None:
+            refused = refusals(call)
+            if refused:  # that there are none may hold for this moment alone
+                self._refused[question] = refused
+        return json.dumps(refused)
 
 
-def _text(values: list[str], chosen: np.ndarray[Any, np.dtype[np.int64]]) -> Any:
+def _has_choice(query: torch.Tensor) -> bool:
+    """Whether the framework tells of these tensors which fused kernel would take them."""
+    return query.is_cuda and not query.is_nested
+
+
+def _text(values: list[str], chosen: Longs) -> Any:
     distinct = list(dict.fromkeys(values))
     codes = np.array([distinct.index(value) for value in values], dtype=np.int64)
     return text_column(codes[chosen] if values else chosen, distinct)
 
 
-def _shape_of(
-    tensors: tuple[Any, ...], args: tuple[Any, ...], given: Mapping[str, Any], frame: FrameType
-) -> tuple[Any, ...]:
-    """What tells two calls apart, cheaply: this runs at every call."""
-    query, key, _ = tensors
+def _shape_of(args: _Shape, given: Mapping[str, Any], frame: FrameType) -> _Shape | None:
+    """What tells two calls apart, cheaply: this runs at every call. None for one that is not ours
+    to look at."""
+    if len(args) > 1:
+        query, key = args[0], args[1]
+    else:
+        query, key = args[0] if args else given.get("query"), given.get("key")
+        if key is None:  # the call will fail
+            return None
+    if type(query) is not _plain:  # a subclass decides for itself
+        nested = isinstance(query, torch.Tensor) and query.is_nested
+        return _nested_shape(query, frame) if nested else None
     mask = args[3] if len(args) > 3 else given.get("attn_mask")
-    return (
-        query.shape,
-        key.shape,
-        query.dtype,
-        None if mask is None else mask.requires_grad,
-        args[4:],
-        given.get("dropout_p"),
-        given.get("is_causal"),
-        given.get("enable_gqa"),
-        id(frame.f_code),  # to hash code takes as long as all the rest
-        frame.f_lasti,
-    )
+    try:
+        return (
+            query.shape,
+            key.shape,
+            query.dtype,
+            None if mask is None else mask.requires_grad,
+            args[4:] if len(args) > 4 else None,
+            given.get("dropout_p"),
+            given.get("is_causal"),
+            given.get("enable_gqa"),
+            frame.f_lasti,
+        )
+    except RuntimeError:  # nested tensors of the older kind have no shape
+        return _nested_shape(query, frame)
 
 
-def _without_lengths(
-    query: torch.Tensor, key: torch.Tensor, shape: tuple[Any, ...]
-) -> tuple[Any, ...]:
+def _nested_shape(query: Any, frame: FrameType) -> _Shape:
+    return _NESTED, query.dtype, frame.f_lasti
+
+
+def _without_lengths(shape: _Shape) -> _Shape:
     """No backend refuses a length for its own sake."""
-    lengths = (query.shape[-2] == 1, query.shape[-2] == key.shape[-2])
-    return (query.shape[:-2], query.shape[-1], key.shape[:-2], *lengths, *shape[2:])
+    if shape[0] == _NESTED:
+        return shape
+    query, key = shape[:2]
+    lengths = (query[-2] == 1, query[-2] == key[-2])
+    return (query[:-2], query[-1], key[:-2], *lengths, *shape[2:])
 
 
-def _named(args: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (*args, *(given[name] for name in _POSITIONS[len(args) : 3]))
-
-
-def _user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame that is neither the framework's nor ours; the given one if all are."""
-    found: FrameType | None = frame
-    while found is not None and _is_plumbing(found):
-        found = found.f_back
-    return found or frame
-
-
-def _is_plumbing(frame: FrameType) -> bool:
-    name: str = frame.f_globals.get("__name__", "")
-    return name == "torch" or name.startswith(_SKIPPED)
+def _without_sizes(answer: _Shape) -> _Shape:
+    """Nor a size of the batch, nor for the line that calls."""
+    query, size, key, *rest = answer[1:-1]
+    return (len(query), query[:-1] == key[:-1], query[-1:], size, key[-1:], *rest)
 
 
 def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,13 +302,16 @@ def refusals(call: Mapping[str, Any]) -> dict[str, list[str]]:
     parameters = torch_private.attention_parameters(call)
     if parameters is None:
         return {}
+    questions = torch_private.attention_questions()
+    refusing = {name: ask for name, ask in questions.items() if not ask(parameters, False)}
+    if not refusing:
+        return {}
     refused = {}
-    for backend, question in torch_private.attention_questions().items():
-        if question(parameters, False):
-            continue
-        with _own_warnings() as messages, _error_output() as written:
+    with _own_warnings() as messages, _error_output() as written:
+        for backend, question in refusing.items():
             question(parameters, True)
-        refused[backend] = [_first_words(text) for text in (*messages, *written)]
+            refused[backend] = [_first_words(text) for text in (*messages, *written())]
+            messages.clear()
     return refused
 
 
@@ -288,11 +320,26 @@ def _first_words(text: str) -> str:
 
 
 @contextmanager
-def _error_output() -> Generator[list[str]]:
+def _error_output() -> Generator[Callable[[], list[str]]]:
     """Collect what the framework's own warnings write to the process's standard error (older
-    versions bypass Python's); anything else that was written in that moment is passed on."""
-    warned: list[str] = []
-    with tempfile.TemporaryFile() as caught:
+    versions bypass Python's); anything else that was written in that moment is passed on. Yields
+    what tells those since it was asked last."""
+    looked_at, others = 0, list[bytes]()
+    with _file_in_memory() as caught:
+
+        def warned() -> list[str]:
+            nonlocal looked_at
+            written = os.pread(caught.fileno(), _MOST_WRITTEN, looked_at)
+            looked_at += len(written)
+            texts = []
+            for line in written.splitlines(keepends=True):
+                found = _CPP_WARNING.match(line.decode("utf-8", "replace"))
+                if found is None:
+                    others.append(line)
+                else:
+                    texts.append(found["text"])
+            return texts
+
         kept = os.dup(2)
         os.dup2(caught.fileno(), 2)
         try:
@@ -300,13 +347,16 @@ def _error_output() -> Generator[list[str]]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
-            caught.seek(0)
-            for line in caught.read().splitlines(keepends=True):
-                found = _CPP_WARNING.match(line.decode("utf-8", "replace"))
-                if found is None:
-                    os.write(2, line)
-                else:
-                    warned.append(found["text"])
+            warned()
+            os.write(2, b"".join(others))
+
+
+def _file_in_memory() -> IO[bytes]:
+    """On disk where the system has no such."""
+    try:
+        return os.fdopen(os.memfd_create("tracer"), "w+b")
+    except (AttributeError, OSError):
+        return tempfile.TemporaryFile()
 
 
 @contextmanager

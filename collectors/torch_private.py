@@ -358,6 +358,12 @@ def attention_parameters(call: Mapping[str, Any]) -> Any:
         return make(*plain)
 
 
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` looks on: it takes each size that is asked for into its graph."""
+    asked = getattr(torch._C, "_is_tracing", None)
+    return asked is not None and bool(asked())
+
+
 def _is_transformed() -> bool:
     """Whether a functorch transformation or a dispatch mode is active on this thread."""
     functorch = getattr(torch._C, "_functorch", None)

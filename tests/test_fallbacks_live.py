@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from tests.live_models import decoder, quiet
 from tests.test_idle import found, status
 from tracer import cli, trace
 from tracer.analysis import BUCKETS, Analysis
-from tracer.collectors.attention_facts import AttentionCalls, describe_call
+from tracer.collectors import attention_facts
+from tracer.collectors.attention_facts import AttentionCalls, describe_call, refusals
 from tracer.collectors.logs.fallback_logs import FallbackLogs
 from tracer.events import SIDE_TABLES
 from tracer.findings import Finding
@@ -271,10 +274,13 @@ def test_a_call_keeps_its_result_and_its_error() -> None:
         got = functional.scaled_dot_product_attention(query, query, value=query, is_causal=True)
         with pytest.raises(TypeError, match="scaled_dot_product_attention"):
             functional.scaled_dot_product_attention(query)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="scaled_dot_product_attention"):
+            functional.scaled_dot_product_attention(query, query)  # type: ignore[call-arg]
     finally:
         calls.close()
     assert torch.equal(got, wanted)
     assert len(calls.table()) == 1
+    assert calls.failure is None
 
 
 def test_scripts_and_graphs_see_the_builtin() -> None:
@@ -284,16 +290,21 @@ def test_scripts_and_graphs_see_the_builtin() -> None:
 
     query = torch.randn(1, 2, 4, 8)
     original = functional.scaled_dot_product_attention
+    jit: Any = torch.jit
     calls = AttentionCalls()
     calls.start()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer versions call scripts outdated
-            scripted = torch.jit.script(Net())
+            scripted = jit.script(Net())
+            traced = jit.trace(Net(), (query,), check_trace=False)
         graph = torch.fx.symbolic_trace(Net()).graph
     finally:
         calls.close()
-    assert torch.equal(scripted(query), original(query, query, query))
+    for made in (scripted, traced):
+        assert torch.equal(made(query), original(query, query, query))
+    assert calls.failure is None
+    assert not len(calls.table())
     assert [node.target for node in graph.nodes if node.op == "call_function"] == [original]
 
 
@@ -351,6 +362,83 @@ def test_a_loop_of_new_lengths_is_one_set_of_arguments() -> None:
     assert len(table) == 32
     assert table["arguments"].nunique() == 1
     assert calls.failure is None
+
+
+def test_equal_calls_of_two_functions_keep_their_own() -> None:
+    """Even where both call at the same place in their code, in threads and in turn."""
+    query = torch.randn(1, 2, 4, 8)
+
+    def first() -> None:
+        functional.scaled_dot_product_attention(query, query, query)
+
+    def second() -> None:
+        functional.scaled_dot_product_attention(query, query, query)
+
+    def both(times: int) -> None:
+        for _ in range(times):
+            first()
+            second()
+
+    calls = AttentionCalls()
+    calls.start()
+    try:
+        threads = [threading.Thread(target=both, args=(50,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        both(1)
+        for thread in threads:
+            thread.join()
+    finally:
+        calls.close()
+    table = calls.table().sort_values(["thread", "time_ns"], kind="stable")
+    assert table["function"].tolist() == ["first", "second"] * 201
+    assert sorted(table["thread"].value_counts()) == [2, 100, 100, 100, 100]
+    assert calls.failure is None
+
+
+def test_the_framework_is_asked_once_for_what_it_takes_for_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It answers for tensors on a GPU alone; how often it is asked shows here as well."""
+    asked: list[tuple[int, ...]] = []
+
+    def counted(call: Mapping[str, Any]) -> dict[str, list[str]]:
+        asked.append(tuple(call["query"].shape))
+        return refusals(call)
+
+    monkeypatch.setattr(attention_facts, "_has_choice", lambda query: True)
+    monkeypatch.setattr(attention_facts, "refusals", counted)
+    calls = AttentionCalls()
+    calls.start()
+    try:
+        for batch, length in ((1, 4), (1, 16), (2, 16), (2, 9)):
+            query = torch.randn(batch, 2, length, 8)
+            functional.scaled_dot_product_attention(query, query, query)
+            functional.scaled_dot_product_attention(query, query, query)
+            for grown in range(length + 1, length + 9):
+                key = torch.randn(batch, 2, grown, 8)
+                functional.scaled_dot_product_attention(query[:, :, :1], key, key)
+        assert asked == [(1, 2, 4, 8), (1, 2, 1, 8)]
+        functional.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
+        functional.scaled_dot_product_attention(query[..., :4], query[..., :4], query[..., :4])
+        functional.scaled_dot_product_attention(query[0], query[0], query[0])
+    finally:
+        calls.close()
+    assert asked[2:] == [(2, 2, 9, 8), (2, 2, 9, 4), (2, 9, 8)]
+    assert calls.failure is None
+
+
+def test_words_on_standard_error_are_told_from_those_of_others(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    own = b"[W1129 16:34:11.226 sdp_utils_cpp.h:418] Warning: %s. (function check)\n"
+    told: list[list[str]] = []
+    with attention_facts._error_output() as warned:
+        for words in (b"Too wide", b"No mask"):
+            os.write(2, own % words + b"of others\n")
+            told.append(warned())
+    assert told == [["Too wide. (function check)"], ["No mask. (function check)"]]
+    assert capfd.readouterr().err == "of others\n" * 2
 
 
 def test_the_type_of_a_call_is_that_of_autocast() -> None:

@@ -26,7 +26,9 @@ from tracer.collectors import (
     host_events,
     import_watch,
     run_facts,
+    thread_notes,
     torch_private,
+    user_code,
     wait_lines,
 )
 from tracer.collectors.attention_facts import AttentionCalls
@@ -556,6 +558,8 @@ def _keep_compiler_out() -> None:
         fallback_logs,
         outside_compiled,
         run_facts,
+        thread_notes,
+        user_code,
         wait_lines,
     )
 
