@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ProgressCall = Callable[[int, int], None]
 
 RUN_MARKER = "meta.json"
+# A directory with this file was a saved run, though its marker be lost.
+_RUN_EVENTS = "events.parquet"
 
 
 class Reader(Protocol):
@@ -47,7 +49,7 @@ def _open_run(path: Path) -> Trace:
 
 def is_run(path: Path) -> bool:
     """Whether the directory is a saved run."""
-    return (path / RUN_MARKER).is_file()
+    return (path / RUN_MARKER).is_file() or (path / _RUN_EVENTS).is_file()
 
 
 def _reader_of(path: Path) -> Reader:

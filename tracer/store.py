@@ -33,6 +33,13 @@ META_FILE = "meta.json"
 _FAMILY = "tracer.run/"
 _EVENTS = "events"
 _ALL_TABLES: Mapping[str, Mapping[str, str]] = {_EVENTS: EVENTS, **SIDE_TABLES}
+# Without these there is no report; without another table there is a smaller one.
+_NEEDED = (_EVENTS, "threads")
+# Tables that say nothing without each other.
+_TOGETHER = (
+    ("graph_captures", "captured_nodes", "captured_modules"),
+    ("compiled_graphs", "compiled_calls", "compiled_modules"),
+)
 # Beyond its limit the writer would give up the dictionary, and with it the order of the texts.
 _DICTIONARY_BYTES = 1 << 30
 
@@ -60,20 +67,28 @@ def save_run(
     return target
 
 
+class _Damaged(Exception):
+    """A file of a run that cannot be read: its name, and what is wrong with it."""
+
+
 def load_run(directory: str | os.PathLike[str]) -> Trace:
-    """Read a saved run."""
+    """Read a saved run. Where a table is lost that the others do without, a note says so."""
     path = Path(directory)
     meta = read_run_meta(path)
     try:
-        tables = {name: _read_table(path, name, rows) for name, rows in _saved_tables(meta)}
+        tables, lost = _read_tables(path, meta)
         return Trace(
             events=tables.pop(_EVENTS),
             tables=tables,
             meta=_trace_meta(meta["trace"]),
-            notes=tuple(Note(**_known(Note, note)) for note in meta["notes"]),
+            notes=(*(Note(**_known(Note, note)) for note in meta["notes"]), *lost),
         )
-    except (SchemaError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _broken(path, f"{type(error).__name__}: {error}") from None
+    except _Damaged as damage:
+        raise _broken(path, str(damage)) from None
+    except SchemaError as error:
+        raise _broken(path, str(error)) from None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise _broken(path, f"{META_FILE} or a table holds something else than it should") from None
 
 
 def read_run_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
@@ -84,9 +99,11 @@ def read_run_meta(directory: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         meta = json.loads((path / META_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (path / _file_name(_EVENTS)).is_file():
+            raise _broken(path, f"{META_FILE} is missing") from None
         raise RunFormatError(f"{path}: no {META_FILE} in it, so it is no saved run") from None
     except (OSError, ValueError) as error:
-        raise _broken(path, f"{META_FILE}: {error}") from None
+        raise _broken(path, _what_is_wrong(path / META_FILE, error)) from None
     found = meta.get("format") if isinstance(meta, dict) else None
     if found != FORMAT:
         raise RunFormatError(
@@ -106,7 +123,7 @@ def is_run(directory: str | os.PathLike[str]) -> bool:
 
 
 def _broken(path: Path, what: str) -> RunFormatError:
-    text = f"{path}: the saved run is broken ({what}); save it again from its trace"
+    text = f"{path}: the saved run is broken ({what}); copy it again, or save it again"
     return RunFormatError(" ".join(text.split()))
 
 
@@ -186,6 +203,7 @@ def _write_table(table: pd.DataFrame, path: Path) -> None:
         "use_dictionary": texts,
         "dictionary_pagesize_limit": _DICTIONARY_BYTES,
         "write_statistics": False,
+        "write_page_checksum": True,  # else changed bytes may pass as other numbers
     }
     pq.write_table(pa.table(columns), path, **options)
 
@@ -213,20 +231,50 @@ def _saved_tables(meta: Mapping[str, Any]) -> list[tuple[str, int]]:
     return [(name, rows) for name, rows in saved.items() if name in _ALL_TABLES]
 
 
+def _read_tables(path: Path, meta: Mapping[str, Any]) -> tuple[dict[str, pd.DataFrame], list[Note]]:
+    """The tables that can be read, and a note on each that cannot."""
+    tables: dict[str, pd.DataFrame] = {}
+    lost: dict[str, str] = {}
+    for name, rows in _saved_tables(meta):
+        try:
+            tables[name] = _read_table(path, name, rows)
+        except _Damaged as damage:
+            if name in _NEEDED:
+                raise
+            lost[name] = str(damage)
+    for family in _TOGETHER:
+        if lost.keys() & set(family):
+            tables = {name: table for name, table in tables.items() if name not in family}
+    return tables, [_lost_note(name, what) for name, what in lost.items()]
+
+
+def _lost_note(name: str, what: str) -> Note:
+    said = f"{what}: the report lacks what it held; copy the run again for a whole one"
+    return Note("run.table_lost", said, detail={"table": name}, partial=True)
+
+
+def _what_is_wrong(file: Path, error: Exception) -> str:
+    """In plain words: what libraries say of a damaged file tells nobody what happened to it."""
+    if isinstance(error, FileNotFoundError):
+        return f"{file.name} is missing"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{file.name} cannot be read: {os.strerror(error.errno)}"
+    empty = file.is_file() and not file.stat().st_size
+    return f"{file.name} is {'empty' if empty else 'cut short or damaged'}"
+
+
 def _read_table(path: Path, name: str, rows: int) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     file = path / _file_name(name)
     try:
-        with pq.ParquetFile(file) as stored:
+        with pq.ParquetFile(file, page_checksum_verification=True) as stored:
             table = stored.read(use_threads=False)
-    except FileNotFoundError:
-        raise _broken(path, f"{file.name} is missing") from None
     except (OSError, pa.ArrowException) as error:
-        raise _broken(path, f"{file.name}: {error}") from None
+        raise _Damaged(_what_is_wrong(file, error)) from None
     if table.num_rows != rows:
-        raise _broken(path, f"{file.name} has {table.num_rows} rows, not {rows}")
+        raise _Damaged(f"{file.name} has {table.num_rows} rows, not {rows}")
     columns = _ALL_TABLES[name]
     kept = [column for column in columns if column in table.column_names]
     return make_table(columns, {c: _column_from(table.column(c), columns[c]) for c in kept})
