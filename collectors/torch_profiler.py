@@ -175,12 +175,18 @@ class ProfilerSession:
         ends = self._schedule(self._step) is ProfilerAction.NONE and self.state is State.RECORDING
         if ends:
             self._set(State.DONE)
-        self._run(self._profile.step)
+        (self._run if self._acts() else self._pass_on)(self._profile.step)
         if ends:
             self._run(self._close)
             self._end(State.DONE)
         else:
             self._set(self._expected_state())
+
+    def _acts(self) -> bool:
+        """Whether the profiler starts or stops something between the last step and this one."""
+        assert self._schedule is not None
+        before, now = self._schedule(self._step - 1), self._schedule(self._step)
+        return before is not now or now is ProfilerAction.RECORD_AND_SAVE
 
     def stop(self) -> None:
         """Stop recording. After an error of the device what was recorded until then is kept."""
@@ -278,13 +284,17 @@ class ProfilerSession:
             self._on_state(state)
 
     def _run(self, call: Callable[[], object]) -> None:
+        """Let the profiler act. It reads its settings then; to lay them out takes a millisecond."""
         with _quiet_environment(self._gpu), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._own_call = True
-            try:
-                call()
-            finally:
-                self._own_call = False
+            self._pass_on(call)
+
+    def _pass_on(self, call: Callable[[], object]) -> None:
+        self._own_call = True
+        try:
+            call()
+        finally:
+            self._own_call = False
 
     def _patch_entries(self) -> None:
         """Notice a profiler that starts while ours runs: ours must end first.

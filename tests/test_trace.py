@@ -22,6 +22,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from tests.live_models import OwnModel, prompt
 from tracer import trace
+from tracer.collectors import torch_profiler
 from tracer.errors import UsageError
 from tracer.events import Note, Trace
 from tracer.live.options import Detail, Limits
@@ -400,6 +401,28 @@ def scheduled(model: nn.Module, steps: int, *, blocks: bool = False) -> Recordin
         if not steps:
             work(model, 3)
     return t
+
+
+def test_the_settings_of_the_profiler_are_laid_out_only_where_it_acts(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each step of a long wait would pay for files that nobody reads."""
+    laid_out, original = list[bool](), torch_profiler._quiet_environment
+
+    def counted(gpu: bool) -> Any:
+        laid_out.append(gpu)
+        return original(gpu)
+
+    monkeypatch.setattr(torch_profiler, "_quiet_environment", counted)
+    after = []
+    with trace(schedule=schedule(wait=5, warmup=1, active=4)) as t:
+        for _ in range(10):
+            work(model, 1)
+            t.step()
+            after.append(len(laid_out))
+    # Begun; then only for warm-up, recording, its last step and its end.
+    assert after == [1, 1, 1, 1, 2, 3, 3, 3, 4, 6]
+    assert len(t.analysis.steps) == 4
 
 
 def test_a_schedule_without_steps_says_so(
