@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -190,7 +191,8 @@ def test_generate_is_one_prefill_and_the_rest_decode(cache: str) -> None:
     calls = t.trace.table("root_calls")
     assert list(calls["batch"]) == [2] * 4
     assert list(calls["tokens"]) == [5, 1, 1, 1]
-    phases = {name: phase["steps"] for name, phase in t.report["phases"].items()}
+    # Those that capture a graph on their way are steps, too: warm-up.
+    phases = Counter(step["phase"] for step in t.report["steps"])
     assert phases == {"prefill": 1, "decode": 3}
 
 
