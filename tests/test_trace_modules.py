@@ -598,6 +598,32 @@ def test_light_leaves_all_but_the_roots_alone_after_two_calls() -> None:
     assert len(t.trace.table("root_calls")) >= 5
 
 
+def test_a_waiting_trace_of_announced_steps_leaves_every_class_alone() -> None:
+    """Calls tell nothing then, and what the waiting steps take is what they take without us."""
+    model, patched = small(), []
+    with trace(schedule=torch.profiler.schedule(wait=5, warmup=1, active=2)) as t:
+        for _ in range(8):
+            with t.step("work"):
+                patched.append(_is_patched(nn.Sequential))
+                model(X)
+    assert patched == [True, True, False, False, False, False, True, True]
+    assert t.trace.rows("module").size > 0
+
+
+def test_a_waiting_trace_without_announced_steps_sees_the_calls_of_roots() -> None:
+    model, patched = small(), []
+    with trace(calibrate=True) as t:
+        for _ in range(12):
+            patched.append(_is_patched(nn.Sequential))
+            model(X)
+    assert all(patched)
+    assert t.trace.rows("module").size > 0
+
+
+def _is_patched(kind: type[nn.Module]) -> bool:
+    return nn.Module.__call__ is module_ranges._call or "__call__" in vars(kind)
+
+
 def test_without_the_private_range_the_public_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_private, "_fast_range", lambda: None)
     torch_private.range_maker.cache_clear()

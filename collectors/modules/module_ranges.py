@@ -33,6 +33,11 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 class RootListener(Protocol):
     """Who wants to know when a call of a root begins and ends."""
 
+    @property
+    def steps_announced(self) -> bool:
+        """Whether the program says itself where its steps are."""
+        ...
+
     def root_begins(self) -> None: ...
 
     def root_ends(self, now_ns: int) -> None: ...
@@ -174,7 +179,8 @@ class ModuleRanges:
 
     While no ranges are written only roots are listed. Then, once a root was called twice, the
     patch moves from every module to the classes of the roots seen, and all other modules cost
-    nothing; it moves back when ranges are to be written.
+    nothing; it moves back when ranges are to be written. Where ranges are yet to come and the
+    program announces its steps, calls tell nothing meanwhile: then no class is patched.
     """
 
     CALLS_BEFORE_NARROWING = 2
@@ -296,12 +302,16 @@ class ModuleRanges:
         with self._lock:
             if self._narrow or _current is not self:
                 return
-            for owner in self._root_types:
-                own = owner.__call__
-                original = _inherited_call if own is _call else own
-                self._root_patches.set(owner, "__call__", _root_call_of(original))
+            if not (self._ranges and self._listener.steps_announced):
+                self._patch_roots()
             _uninstall_base()
             self._narrow = True
+
+    def _patch_roots(self) -> None:
+        for owner in self._root_types:
+            own = owner.__call__
+            original = _inherited_call if own is _call else own
+            self._root_patches.set(owner, "__call__", _root_call_of(original))
 
     def _widen(self) -> None:
         """Every module's call is seen again."""

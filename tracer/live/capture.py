@@ -116,7 +116,7 @@ class Capture:
         self._watchdog: Watchdog | None = None
         self._calibration: Calibration | None = None
         self._stacks: StackSamples | None = None
-        self._steps_announced = False
+        self.steps_announced = False
         self._sources: list[Source] = []
         # Each call costs them something: on only while the profiler records.
         self._pausing: list[WaitLines | AttentionCalls] = []
@@ -264,7 +264,7 @@ class Capture:
         return self._steps.begin(name, phase, caller)
 
     def step_begins(self) -> None:
-        self._steps_announced = True
+        self.steps_announced = True
         self._work_began_ns = self._work_began_ns or time.time_ns()
         self._calibrate_step()
         if self._watchdog is not None:
@@ -302,20 +302,20 @@ class Capture:
             if not self._options.calibrate and self._calibration.steps:
                 self._calibration.mark()
             self.recorded.unprofiled = self._calibration.close()
-            self.recorded.steps_announced = self._steps_announced
+            self.recorded.steps_announced = self.steps_announced
 
     def root_begins(self) -> None:
         self._work_began_ns = self._work_began_ns or time.time_ns()
-        if self._options.calibrate and not self._steps_announced:
+        if self._options.calibrate and not self.steps_announced:
             self._calibrate_step()
         # Where the program announces no steps, each call of its model is one.
-        if self._watchdog is not None and not self._steps_announced:
+        if self._watchdog is not None and not self.steps_announced:
             self._watchdog.begin()
         if self._device_steps is not None:
             self._device_steps.begin("call")
 
     def root_ends(self, now_ns: int) -> None:
-        if self._watchdog is not None and not self._steps_announced:
+        if self._watchdog is not None and not self.steps_announced:
             self._watchdog.end()
         if self._device_steps is not None:
             self._device_steps.end("call")
