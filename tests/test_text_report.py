@@ -21,10 +21,11 @@ from tests.sample_analyses import (
     plan_finding,
     unusable_analysis,
 )
-from tracer.analysis import GROUPS, PARTS, Observer
+from tracer.analysis import GROUPS, PARTS, Analysis, Observer
 from tracer.events import Note
 from tracer.exporters.change import instruction
 from tracer.exporters.format import counted, duration_text, percent_text, shares
+from tracer.exporters.html import to_html
 from tracer.exporters.layout import wrap
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
@@ -541,3 +542,38 @@ def test_a_number_stays_on_the_line_of_its_unit() -> None:
     ]
     assert wrap("", 10) == [""]
     assert wrap("word", 10, taken=8) == ["", "word"]
+
+
+def _with_a_slow_first_step(*, warmup: bool = False) -> Analysis:
+    """Nine steps of attention, and one before them in which the host does something else."""
+    slow = Step("decode", {"attention.core": 900.0, "overhead.host": 90_000.0}, warmup=warmup)
+    return make_analysis([slow, *[Step("decode", {"attention.core": 900.0})] * 9])
+
+
+def test_the_table_tells_what_the_verdict_tells_where_steps_differ() -> None:
+    """A slow step that is not marked as warm-up would fill the mean step with its own cause."""
+    analysis = _with_a_slow_first_step()
+    text = render_text(analysis, width=100, ascii=False)
+    assert "900 of 900 us in the median step" in verdict(analysis)
+    assert "WHERE THE TIME GOES   median decode step" in text
+    assert re.search(r"^  attention +900.0 +100.0 %", text, re.MULTILINE)
+    assert re.search(r"^  overhead +0.0 +0.0 %", text, re.MULTILINE)
+    assert "decode: the median of 10 is shown, the mean is 9.90 ms because of step 0." in text
+    assert "one bar = its median step" in text
+    assert "median decode step" in to_html(analysis)
+
+
+def test_the_table_shows_the_mean_where_steps_are_alike() -> None:
+    text = render_text(_with_a_slow_first_step(warmup=True), width=100, ascii=False)
+    assert "decode, mean" in text and "one bar = the time of its steps" in text
+    assert "is shown" not in text
+
+
+def test_a_cost_of_slow_steps_is_not_told_of_each() -> None:
+    """The mean of 10 ms a step is no cost of a step that is idle for none."""
+    finding = replace(
+        plan_finding(range(1)), rule="gap.host", cost_ns=90_000_000, gain_ns=90_000_000
+    )
+    said = verdict(replace(_with_a_slow_first_step(), findings=(finding,)))
+    assert "(costs 90.0 ms in 10 steps)" in said
+    assert "That would gain 90.0 ms in 10 steps." in said

@@ -45,6 +45,8 @@ _INSTRUCTION = re.compile(
 )
 # The findings on a cause of idle that tell of a cost paid once.
 _RULES_OF_CAUSE = {"sync": "sync.", "compile": "warmup."}
+# Findings whose cost is idle time.
+_RULES_OF_IDLE = ("gap.", "sync.", "warmup.")
 # Without a finding of this rule, memory is asked for while the cache grows from nothing.
 _MEMORY_RULE = "sync.allocator"
 _GROWTH = "the cache grows from nothing, paid once. Record after a warm-up step"
@@ -55,59 +57,72 @@ _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
 
 
-def change_sentence(analysis: Analysis, level: Level, even: bool = True) -> str:
-    """What to change, empty when nothing can be said. `even`: the mean step stands for all."""
+def change_sentence(analysis: Analysis, level: Level, shown: Level) -> str:
+    """What to change, empty when nothing can be said. `shown`: what was told of the level, its step
+    in the middle where the mean step does not stand for all."""
     if not claims(level)[0].ns:
         return ""
     best = largest_gain(analysis, _WORTH_RATIO)
-    told = "" if best is None else _finding_sentence(analysis, level, best, even)
+    told = "" if best is None else _finding_sentence(analysis, shown, best)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
-        named = _title(second) + "." if second is not None else ""
+        named = _title(second, shown) + "." if second is not None else ""
         return f"{told} {named and 'Next: ' + small(named)}".strip()
-    advice = _general_advice(analysis, level)
+    # How idle is spread is known of all steps together.
+    advice = _general_advice(analysis, level if claims(shown)[0].kind == "idle" else shown)
     return " ".join(text for text in (advice and f"{advice}.", told) if text)
 
 
-def _finding_sentence(analysis: Analysis, level: Level, cost: Cost, even: bool) -> str:
+def _finding_sentence(analysis: Analysis, shown: Level, cost: Cost) -> str:
     finding = cost.finding
-    text = f"{_title(cost)}."
+    text = f"{_title(cost, shown)}."
     if finding.advice:
         text += f" {instruction(inert(finding.advice))}"
-    return text + _gain_clause(analysis, level, cost, even)
+    return text + _gain_clause(analysis, shown, cost)
 
 
-def _title(cost: Cost) -> str:
+def _title(cost: Cost, shown: Level) -> str:
     """The title of a finding with its place and cost."""
     where = cost.finding.where
     text = capital(inert(cost.finding.title).rstrip("."))
     if where.file is not None and where.line is not None:
         text += f" at {inert(where.file)}:{where.line}"
-    if cost.cost_ns is not None:
-        text += f" (costs {duration_text(cost.cost_ns)}{_each(cost)}{_apart(cost)})"
+    if cost.finding.cost_ns is not None:
+        text += f" (costs {_amount(cost, cost.finding.cost_ns, shown)}{_apart(cost)})"
     return text
 
 
-def _each(cost: Cost) -> str:
-    return " a step" if cost.of_steps > 1 else ""
+def _amount(cost: Cost, ns: int, shown: Level) -> str:
+    """A cost or a gain as the mean of a step, or all of it where that would be none of a step."""
+    if cost.of_steps > 1 and _of_slow_steps(cost, shown):
+        return f"{duration_text(ns)} in {cost.of_steps:,} steps"
+    each = " a step" if cost.of_steps > 1 else ""
+    return f"{duration_text(ns / max(cost.of_steps, 1))}{each}"
+
+
+def _of_slow_steps(cost: Cost, shown: Level) -> bool:
+    """Whether the step in the middle is idle for less than the mean of this cost: some steps have
+    more of it than others."""
+    of_idle = cost.finding.rule.startswith(_RULES_OF_IDLE)
+    return shown.middle and of_idle and (cost.cost_ns or 0) > shown.idle_ns
 
 
 def _apart(cost: Cost) -> str:
     return ", between the steps" if cost.between_ratio > _MOSTLY_RATIO else ""
 
 
-def _gain_clause(analysis: Analysis, level: Level, cost: Cost, even: bool) -> str:
+def _gain_clause(analysis: Analysis, shown: Level, cost: Cost) -> str:
     gain = cost.gain_ns
     if gain is None or gain <= 0:
         return ""
-    if even and is_about(cost, level) and level.devices == 1:
+    if not shown.middle and is_about(cost, shown) and shown.devices == 1:
         # What lies between calls makes none of them shorter, but the turns of their loop.
         apart = cost.between_ratio > NOTABLE_BETWEEN_RATIO
-        turn = turn_ns(analysis, level.phase or "") if apart else None
-        left = duration_text(max((turn or level.per_step(level.total_ns)) - gain, 0))
+        turn = turn_ns(analysis, shown.phase or "") if apart else None
+        left = duration_text(max((turn or shown.per_step(shown.total_ns)) - gain, 0))
         left += " from start to start" if turn else ""
-        return f" Without it {level_words(level).one} takes {left} (-{duration_text(gain)})."
-    return f" That would gain {duration_text(gain)}{_each(cost)}."
+        return f" Without it {level_words(shown).one} takes {left} (-{duration_text(gain)})."
+    return f" That would gain {_amount(cost, cost.finding.gain_ns or 0, shown)}."
 
 
 def instruction(advice: str) -> str:

@@ -15,6 +15,7 @@ from tracer.exporters.levels import Level, phase_levels, window_level
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
 from tracer.exporters.sentence import verdict
+from tracer.exporters.spread import mean_note, usual_level
 from tracer.exporters.text_findings import head_items, live_items, where_text
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
 from tracer.exporters.traced import block_text
@@ -89,7 +90,8 @@ def _head(analysis: Analysis) -> str:
 def _times(analysis: Analysis) -> str:
     if not analysis.accounted:
         return f"<h2>Where the time goes</h2><p>Not known: {text(analysis.breakdown_reason)}</p>"
-    levels = [*phase_levels(analysis), window_level(analysis)]
+    phases = [usual_level(analysis, level) for level in phase_levels(analysis)]
+    levels = [*phases, window_level(analysis)]
     bars = "".join(_bar_of(level) for level in levels if level.total_ns)
     keys = "".join(
         f'<svg class="key" viewBox="0 0 1 1"><rect class="g-{g}" width="1" height="1"/></svg>{g}'
@@ -115,7 +117,8 @@ def _breakdown(analysis: Analysis) -> str:
         heads += [f"{level_words(column.level).one}, {column.scale.unit}", "share"]
     rows = breakdown_rows(columns)
     lines = [_row(row, "part" if row[0].startswith(" ") else "group") for row in rows]
-    return _table(heads, lines)
+    notes = filter(None, (mean_note(analysis, level) for level in phase_levels(analysis)))
+    return _table(heads, lines) + "".join(f'<p class="dim">{text(note)}.</p>' for note in notes)
 
 
 def _steps(analysis: Analysis) -> str:

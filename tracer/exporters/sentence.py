@@ -57,8 +57,8 @@ def verdict(analysis: Analysis) -> str:
     else:
         level = main_level(analysis)
         spread = find_spread(analysis, level.phase)
-        change = change_sentence(analysis, level, even=spread is None)
         shown = level if spread is None else middle_level(analysis, spread)
+        change = change_sentence(analysis, level, shown)
         where = _where(shown)
         if any(note.rule == "trace.unknown_category" for note in analysis.notes):
             where = where.replace("No GPU in", "No device of a known kind in")
@@ -66,7 +66,7 @@ def verdict(analysis: Analysis) -> str:
         warm = warm_up_sentence(analysis)
         where = f"{warm} After it, {small(where)}" if warm else where
         between = _between(analysis, level)
-        sentences = [where, between, differ, change, *_caveats(analysis, level)]
+        sentences = [where, between, differ, change, *_caveats(analysis, shown)]
     if analysis.integrity_status == "partial" and analysis.window.wall_ns <= 0:
         sentences = [f"Nothing was recorded. {_partial(analysis)}"]
     elif analysis.integrity_status == "partial":

@@ -11,7 +11,15 @@ from tracer.analysis import BUCKET_CODE, BUCKETS, Analysis
 from tracer.exporters.advice import IDLE_NAMES
 from tracer.exporters.claims import GROUP_NAMES, part_name
 from tracer.exporters.format import duration_text, percent_text
-from tracer.exporters.levels import Level, bucket_sums, has_steps, steps_of, unrecorded_sum
+from tracer.exporters.levels import (
+    Level,
+    bucket_sums,
+    has_steps,
+    phase_levels,
+    steps_of,
+    unrecorded_sum,
+)
+from tracer.exporters.names import inert
 from tracer.exporters.words import phase_words
 
 # Steps are uneven when their mean and their median are so far apart.
@@ -50,14 +58,46 @@ def find_spread(analysis: Analysis, phase: str | None) -> Spread | None:
     """The spread of the steps of a phase; None where the mean step stands for all."""
     if phase is None or not has_steps(analysis):
         return None
-    steps = np.flatnonzero(steps_of(analysis, phase))
-    walls = analysis.steps["wall_ns"].to_numpy()[steps]
-    if steps.size < 2:
-        return None
-    median, mean = float(np.median(walls)), float(walls.mean())
+    spread = _spread_of(analysis, phase)
+    mean, median = float(spread.walls.mean()), spread.median_ns
     if max(mean, median) < _UNEVEN_RATIO * min(mean, median) or not median:
         return None
-    return Spread(phase, steps, walls, round(median))
+    return spread
+
+
+def _spread_of(analysis: Analysis, phase: str) -> Spread:
+    steps = np.flatnonzero(steps_of(analysis, phase))
+    walls = analysis.steps["wall_ns"].to_numpy()[steps]
+    return Spread(phase, steps, walls, round(float(np.median(walls))))
+
+
+def usual_level(analysis: Analysis, level: Level) -> Level:
+    """What tables show of a level, as the verdict does: the step in the middle where the mean step
+    does not stand for all."""
+    spread = find_spread(analysis, level.phase)
+    return level if spread is None else middle_level(analysis, spread)
+
+
+def bar_levels(analysis: Analysis) -> list[Level]:
+    """Each phase as its bar shows it: all of its steps, or the step in the middle of each phase
+    where the steps of some phase differ much."""
+    levels = phase_levels(analysis)
+    if all(find_spread(analysis, level.phase) is None for level in levels):
+        return levels
+    return [middle_level(analysis, _spread_of(analysis, level.phase or "")) for level in levels]
+
+
+def mean_note(analysis: Analysis, level: Level) -> str:
+    """What a table leaves out that shows the step in the middle: the mean, and what makes it so."""
+    spread = find_spread(analysis, level.phase)
+    if spread is None:
+        return ""
+    mean, slow = duration_text(float(spread.walls.mean())), spread.steps[spread.slow].tolist()
+    name = inert(spread.phase) or "steps"
+    text = f"{name}: the median of {spread.steps.size:,} is shown, the mean is {mean}"
+    if not 0 < len(slow) <= _FEW:
+        return text
+    return f"{text} because of step{'s' * (len(slow) > 1)} {', '.join(map(str, slow))}"
 
 
 def middle_level(analysis: Analysis, spread: Spread) -> Level:

@@ -30,6 +30,7 @@ from tracer.exporters.layout import (
 )
 from tracer.exporters.levels import Level, has_steps, part_level, phase_levels, window_level
 from tracer.exporters.names import inert
+from tracer.exporters.spread import bar_levels, mean_note, usual_level
 from tracer.exporters.traced import period_text
 from tracer.exporters.words import level_words
 
@@ -60,7 +61,7 @@ def segments(level: Level) -> list[tuple[str, str, int]]:
 
 def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     """A bar for each phase; for a recording without phases one of the window."""
-    levels = {level.phase: level for level in phase_levels(analysis)}
+    levels = {level.phase: level for level in bar_levels(analysis)}
     phases = _with_parts(analysis.phases)
     if not phases or not has_steps(analysis):
         return _window_bar(page, analysis)
@@ -68,7 +69,7 @@ def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     columns = [Column(title) for title in ("median", "p95", "steps", "tok/s")]
     numbers = table(page, columns, times, indent=0)
     width = page.width - _BAR_LABEL_WIDTH - 4 - max(line.cell_len for line in numbers) - 2
-    lines = [_phase_title(page, numbers[0])]
+    lines = [_phase_title(page, list(levels.values()), numbers[0])]
     for phase, row in zip(phases, numbers[1:], strict=True):
         name = _SHORT.get(phase.name, phase.name)
         name = (" " if phase.part_of else "") + page.name(name)
@@ -86,8 +87,14 @@ def _with_parts(phases: Sequence[Phase]) -> list[Phase]:
     return [p for one in whole for p in (one, *(q for q in phases if q.part_of == one.name))]
 
 
-def _phase_title(page: Page, titles: Text) -> Text:
-    line = heading("PHASES", "one bar = the time of its steps")
+def bars_show(levels: Sequence[Level]) -> str:
+    """What the bars of these levels stand for."""
+    middle = any(level.middle for level in levels)
+    return f"one bar = {'its median step' if middle else 'the time of its steps'}"
+
+
+def _phase_title(page: Page, levels: Sequence[Level], titles: Text) -> Text:
+    line = heading("PHASES", bars_show(levels))
     line.append(" " * max(page.width - line.cell_len - titles.cell_len, 1))
     return line.append_text(titles)
 
@@ -256,7 +263,7 @@ def breakdown_columns(levels: Sequence[Level]) -> list[Rounded]:
 
 def shown_levels(analysis: Analysis, most: int) -> list[Level]:
     """The columns of the breakdown: at most so many phases, then the window unless it is one."""
-    levels = phase_levels(analysis)
+    levels = [usual_level(analysis, level) for level in phase_levels(analysis)]
     window = window_level(analysis)
     if len(levels) == 1 and levels[0].steps == 1 and levels[0].wall_ns == window.wall_ns:
         return levels
@@ -282,7 +289,7 @@ def _breakdown_line(row: Sequence[str]) -> Text:
 def _level_title(level: Level) -> str:
     if level.phase is None:
         return "whole recording"
-    if level.steps == 1:
+    if level.steps == 1 or level.middle:
         return level_words(level).one.removeprefix("the ")
     return f"{level_words(level).subject}, mean"
 
@@ -314,7 +321,8 @@ def _row(label: str, columns: Sequence[Rounded], group: str, part: str) -> list[
 
 
 def _breakdown_notes(page: Page, analysis: Analysis) -> list[Text]:
-    notes: list[str] = []
+    notes = [mean_note(analysis, level) for level in phase_levels(analysis)]
+    notes = [note for note in notes if note]
     between = analysis.window.between_steps_ns
     if between > 0:
         notes.append(f"{duration_text(between)} of the whole recording lie between steps")

@@ -25,13 +25,13 @@ from tracer.exporters.levels import (
     has_steps,
     main_level,
     part_level,
-    phase_levels,
     window_level,
 )
 from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
 from tracer.exporters.sentence import verdict
+from tracer.exporters.spread import bar_levels, usual_level
 from tracer.exporters.text_findings import source_items
-from tracer.exporters.text_times import rounded, segments
+from tracer.exporters.text_times import bars_show, rounded, segments
 from tracer.exporters.words import level_words
 from tracer.tui.look import Look
 from tracer.tui.model.findings import (
@@ -88,11 +88,11 @@ class Facts:
 
     @cached_property
     def levels(self) -> list[Level]:
-        return phase_levels(self.analysis)
+        return bar_levels(self.analysis)
 
     @cached_property
     def main(self) -> Level:
-        return main_level(self.analysis)
+        return usual_level(self.analysis, main_level(self.analysis))
 
     @cached_property
     def ranked(self) -> list[RankedFinding]:
@@ -251,7 +251,8 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     rows = [titles, *(_phase_numbers(facts, one.phase) for one in bars)]
     numbers = _columns([row[:1] if width < _NARROW else row for row in rows])
     room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
-    title = heading("PHASES", "one bar = the time of its steps" if width >= _NARROW else "")
+    said = bars_show([one.level for one in bars])
+    title = heading("PHASES", said if width >= _NARROW else "")
     title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
     title.text.append(numbers[0], DIM)
     lines = [title]
@@ -426,7 +427,8 @@ def _where_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     column = rounded(level)
     words = level_words(level)
     whole = facts.sign + column.scale.with_unit(level.per_step(level.total_ns))
-    head = heading(f"WHERE {whole} OF {words.subject.upper()} GO")
+    subject = words.one if level.middle else words.subject
+    head = heading(f"WHERE {whole} OF {subject.upper()} GO")
     room = max(width - GUTTER - 22, 12)
     page = page_of(look, width)
     head.text.append(f"{column.scale.unit:>{max(width - 10 - head.text.cell_len, 4)}}", DIM)
