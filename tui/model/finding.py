@@ -9,6 +9,7 @@ from rich.text import Text
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import cost_of, gain_text
+from tracer.exporters.detail import detail_facts
 from tracer.exporters.format import UNKNOWN, count_text, duration_text, percent_text
 from tracer.findings import Finding
 from tracer.tui.look import Look
@@ -59,31 +60,12 @@ def _number_lines(look: Look, analysis: Analysis, finding: Finding, width: int) 
     if finding.gain_ns is not None:
         text = f"{gain_text(cost)}{each}, if this alone is changed"
         lines += labelled("gain", text, width, _LABEL)
-    seen = f"{count_text(finding.count)} times, steps {steps_text(cost)}"
+    times = "once" if finding.count == 1 else f"{count_text(finding.count)} times"
+    seen = f"{times}, steps {steps_text(cost)}"
     lines += labelled("seen", seen, width, _LABEL)
-    for key, value in finding.detail.items():
-        label, text = look.name(_words(str(key))), look.name(_value(str(key), value))
-        lines += labelled(label, text, width, _LABEL)
+    for label, text in detail_facts(finding.detail):
+        lines += labelled(look.name(label), look.name(text), width, _LABEL)
     return lines
-
-
-def _words(key: str) -> str:
-    """A key of the detail in words; its unit stands with the number."""
-    return key.removesuffix("_ns").removesuffix("_ratio").replace("_", " ")
-
-
-def _value(key: str, value: object) -> str:
-    if value is None:
-        return UNKNOWN
-    if key.endswith("_ns") and isinstance(value, (int, float)):
-        return duration_text(value)
-    if key.endswith("_ratio") and isinstance(value, (int, float)):
-        return percent_text(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return ", ".join(str(item) for item in value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _evidence_lines(
