@@ -152,3 +152,31 @@ def straggler(analysis: RankAnalysis) -> tuple[int, int, int] | None:
         return None
     detail = found[0].detail
     return int(detail["rank"]), int(detail["last"]), int(detail["compared"])
+
+
+def hosts_run_ahead(
+    folder: Path, begins: Mapping[int, float], paces: Mapping[int, float], calls: int = 40
+) -> Path:
+    """Ranks that issue a collective at the pace of their host (microseconds) and never wait for a
+    device, from when they begin on; between calls operators run."""
+    ends, enters = 0.0, list[dict[int, float]]()
+    for k in range(calls):
+        asked = {rank: begins[rank] + k * paces[rank] for rank in begins}
+        enters.append({rank: max(at + 10, ends + 5) for rank, at in asked.items()})
+        ends = max(enters[-1].values()) + 6
+    for rank, begin in begins.items():
+        maker = TraceMaker(base_ns=BASE_NS)
+        for k, entered in enumerate(enters):
+            at = begin + k * paces[rank]
+            event = maker.launch(
+                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                start=at,
+                run=(entered[rank], max(entered.values()) + 6),
+                call_us=2,
+                operator="c10d::allreduce_",
+            )
+            members = {"ranks": str(sorted(begins)), "group_size": len(begins)}
+            maker.side("collectives", event, op="allreduce", group="0", in_elements=4096, **members)
+            maker.operator("aten::mm", at + 4, paces[rank] - 8)
+        save_run(maker.build(rank=rank, world_size=len(begins)), folder / f"rank{rank}")
+    return folder

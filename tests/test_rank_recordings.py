@@ -14,8 +14,10 @@ from tests.two_rank_checks import (
     gathers_and_scatters,
     sums_of_gradients,
 )
+from tracer import cli
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.store import load_run, save_run
 
 FOLDER = Path(__file__).parent / "recordings" / "ranks"
@@ -71,3 +73,38 @@ def test_a_late_rank_without_samples_names_no_line(tmp_path: Path) -> None:
     (found,) = compared(tmp_path).findings
     assert (found.detail["rank"], found.where.file) == (1, None)
     assert "host work outside operators (Model) 20.3 ms" in found.title
+
+
+def test_the_answer_leads_with_who_why_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """In both reports alike."""
+    answers = []
+    for command in ("ranks", "report"):
+        assert cli.main([command, str(FOLDER / "late")]) == 0
+        answers.append(" ".join(capsys.readouterr().out.partition("\n2 ranks of 2")[0].split()))
+    assert answers[0] == answers[1]
+    assert answers[0].startswith("The others wait for rank 1: last in 276 of 287 collectives")
+    assert f"two_ranks.py:{SLEEP_LINE} Model.forward 20.3 ms" in answers[0]
+    assert answers[0].endswith("move it out of the step or to another thread.")
+
+
+def test_the_late_rank_costs_what_it_sleeps() -> None:
+    """Twelve times 20 ms less what its own steps are faster; not all that the others wait, who
+    would wait for their own hosts."""
+    (found,) = compared(FOLDER / "late").findings
+    assert found.detail["late_ns"] > 340e6
+    assert found.cost_ns == pytest.approx(12 * 20.2e6, rel=0.2)
+
+
+@pytest.mark.parametrize("program", ["graph", "replayed", "fsdp", "ddp", "compiled"])
+def test_no_program_without_a_planted_sleep_holds_up_the_others(program: str) -> None:
+    analysis = compared(FOLDER / program)
+    assert [f.rule for f in analysis.findings if f.severity != "info"] == []
+    assert ranks_verdict(analysis).startswith("No rank holds up the others")
+
+
+def test_calls_before_the_window_count_nowhere() -> None:
+    """A warm-up and a capture come before the replays."""
+    for rank in compared(FOLDER / "graph").ranks:
+        assert [kind.count for kind in rank.kinds] == [2 * LAYERS * STEPS]
+        assert (rank.wait_ns or 0) - rank.entry_wait_ns < rank.summary.wall_ns / 10
+        assert (rank.wait_ns or 0) + (rank.wire_ns or 0) < rank.summary.wall_ns

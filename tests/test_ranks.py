@@ -17,6 +17,7 @@ from tests.rank_samples import (
     BASE_NS,
     Call,
     compared,
+    hosts_run_ahead,
     late_rank_calls,
     moved,
     rank_trace,
@@ -31,6 +32,7 @@ from tracer.events import Trace
 from tracer.exporters import json_report
 from tracer.exporters.ranks_json import ranks_document, ranks_parts
 from tracer.exporters.ranks_text import render_ranks
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.rank_analysis import RankAnalysis
 from tracer.ranks.identity import are_ranks_of_one_run, rank_in_name
 from tracer.store import save_run
@@ -267,6 +269,50 @@ def test_who_waits_itself_is_not_to_blame(tmp_path: Path) -> None:
     analysis = compared(save_ranks(tmp_path, calls, 4))
     assert straggler(analysis) is not None
     assert {f.detail["rank"] for f in analysis.findings} == {0}
+
+
+# --- slower, or only behind ----------------------------------------------------------------------
+
+
+def test_who_began_later_and_is_as_fast_is_only_behind(tmp_path: Path) -> None:
+    """Both wait for their hosts; rank 1 is behind by 2 ms all the time, and last in every call."""
+    analysis = compared(hosts_run_ahead(tmp_path, {0: 0, 1: 2000}, {0: 500, 1: 505}))
+    late = analysis.ranks[1]
+    assert (late.last, late.compared) == (39, 39)
+    assert straggler(analysis) is None
+    check = next(c for c in analysis.checks if c.rule == "comm.straggler")
+    assert check.status == "clear"
+    assert "behind, not slower" in check.reason
+    assert analysis.behind == (1,)
+    assert ranks_verdict(analysis).startswith(
+        "No rank holds up the others: rank 1 comes last in 39"
+    )
+
+
+def test_a_slower_host_costs_what_it_takes_longer(tmp_path: Path) -> None:
+    """Not what the others wait: they would wait for their own host."""
+    analysis = compared(hosts_run_ahead(tmp_path, {0: 0, 1: 600}, {0: 500, 1: 800}))
+    (finding,) = analysis.findings
+    assert finding.cost_ns == pytest.approx(39 * 300_000, rel=0.05)
+    assert finding.detail["late_ns"] > 1.5 * (finding.cost_ns or 0)
+    assert "1.60 times as long" in finding.title
+    # For a few milliseconds any host may be slow.
+    assert finding.severity == "info"
+    assert "perhaps by chance" in ranks_verdict(analysis)
+
+
+def test_a_host_that_is_slower_for_long_is_no_chance(tmp_path: Path) -> None:
+    paces = {0: 20_000.0, 1: 32_000.0}
+    (finding,) = compared(hosts_run_ahead(tmp_path, {0: 0, 1: 600}, paces)).findings
+    assert finding.severity == "critical"
+    assert "cores" in finding.advice
+
+
+def test_one_host_in_a_pipeline_of_waits_is_as_late_as_it_makes_the_others(tmp_path: Path) -> None:
+    """Whose host waits for each collective shows no pace: all that it waits is the late rank's."""
+    analysis = compared(save_ranks(tmp_path, late_rank_calls(), 4))
+    (finding,) = analysis.findings
+    assert finding.cost_ns == finding.detail["late_ns"] == 20 * 3_900_000
 
 
 # --- what the late rank did ----------------------------------------------------------------------

@@ -19,13 +19,15 @@ from tracer.findings import Check, Finding
 
 # A collective of one rank, as ranks are compared: ordered by lane, then by `ordinal`, which is the
 # recorded sequence number or the position. `like`: a number for operation and size, equal on all
-# ranks for the same call. before: when the collective before it on this rank ended, or 0.
+# ranks for the same call. before: when the collective before it on this rank ended, or 0. issued:
+# when its host did so, less what that had been held up until then; -1 unknown.
 ROW = np.dtype(
     [
         ("ordinal", "i8"),
         ("start_ns", "i8"),
         ("end_ns", "i8"),
         ("before_ns", "i8"),
+        ("issued_ns", "i8"),
         ("exposed_ns", "i8"),
         ("overlapped_ns", "i8"),
         ("bytes", "i8"),
@@ -225,7 +227,8 @@ def bus_factor(op: str, members: int) -> float:
 
 @dataclass(frozen=True)
 class RankResult:
-    """One rank beside the others. last: how often it came last by more than the residual."""
+    """One rank beside the others. last: how often it came last by more than the residual;
+    entry_wait: what of its waiting was in the call in which the ranks entered the window."""
 
     summary: RankSummary
     kinds: tuple[KindSums, ...]
@@ -236,6 +239,7 @@ class RankResult:
     exposed_wait_ns: int
     last: int
     compared: int
+    entry_wait_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -253,7 +257,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class RankAnalysis:
-    """Several ranks of one run."""
+    """Several ranks of one run. behind: ranks that come last and are no slower than the others."""
 
     ranks: tuple[RankResult, ...]
     alignment: Alignment | None
@@ -263,6 +267,7 @@ class RankAnalysis:
     notes: tuple[Note, ...] = ()
     imbalance: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    behind: tuple[int, ...] = ()
 
     @property
     def integrity_status(self) -> str:

@@ -16,6 +16,7 @@ from tracer.analyzers.ranks.evidence import LaneEvidence, WaitSums, add_sums, in
 from tracer.analyzers.ranks.findings import (
     NOT_ALIGNED,
     STRAGGLER,
+    Case,
     alignment_notes,
     entry_notes,
     not_aligned_note,
@@ -25,6 +26,7 @@ from tracer.analyzers.ranks.findings import (
 from tracer.analyzers.ranks.groups import describe_groups
 from tracer.analyzers.ranks.late import late_calls
 from tracer.analyzers.ranks.match import JoinedLane, join_lanes
+from tracer.analyzers.ranks.slower import Hosts, compare_hosts
 from tracer.analyzers.ranks.straggler import Claim, confirm, find_claims
 from tracer.analyzers.ranks.waits import arrivals, begins_window
 from tracer.analyzers.rules.comm import EXPOSED, SAME_STREAM, without_waiting
@@ -91,9 +93,12 @@ def compare_ranks(
     joined = _one_pass(run)
     claims = _confirmed(run, joined)
     groups = describe_groups(lanes, summaries)
-    findings = _findings(run, joined, claims, describe, groups)
+    cases = _cases(run, joined, claims, describe, groups)
+    held_up = sorted((c for c in cases if not c.is_behind), key=lambda case: -case.cost_ns)
+    findings = tuple(straggler_finding(case, alignment) for case in held_up)
+    behind = [case for case in cases if case.is_behind]
     kinds = {rank: _kinds(summary, joined) for rank, summary in summaries.items()}
-    late = [claim.rank for claim in claims]
+    late = [case.claim.rank for case in held_up]
     return RankAnalysis(
         ranks=tuple(
             _result(summaries[rank], kinds[rank], joined, late) for rank in sorted(summaries)
@@ -101,13 +106,14 @@ def compare_ranks(
         alignment=alignment,
         groups=groups,
         findings=findings,
-        checks=_checks(run, joined, findings, notes),
+        checks=_checks(run, joined, findings, behind, notes),
         notes=(*notes, *alignment_notes(alignment, lanes), *entry_notes(joined.evidence.values())),
         imbalance={
             "steps": step_balance(summaries),
             "experts": expert_balance(joined.received.items()),
             "pipeline": pipeline_bubbles(summaries, kinds),
         },
+        behind=tuple(case.claim.rank for case in behind),
     )
 
 
@@ -180,38 +186,47 @@ def _fair_wall(summary: RankSummary, joined: _Joined) -> int:
     return max(summary.wall_ns - entered, summary.wall_ns // 4, 1)
 
 
-def _findings(
+def _cases(
     run: _Run,
     joined: _Joined,
     claims: Sequence[Claim],
     describe: Describe,
     groups: Sequence[GroupResult],
-) -> tuple[Finding, ...]:
+) -> list[Case]:
     """Late ranks with what they did before their late calls, beside what a punctual one did before
     the same calls."""
     looked_at = claims[:_MOST_LATE]
     beside = {c.rank: _punctual(joined.evidence[c.key], claims) for c in looked_at}
-    questions = _questions(run, looked_at, beside)
-    answers = describe(questions) if questions else ()
-    by_place = dict(enumerate(answers))
-    findings: list[Finding] = []
-    place = 0
+    questions, hosts = _questions(run, looked_at, beside)
+    answers = iter(describe(questions) if questions else ())
+    cases: list[Case] = []
     for claim in claims:
-        late = other = None
+        wall, group = _usual_wall(run, joined, claim), _group_of(claim, run.lanes, groups)
         if claim in looked_at:
-            late = by_place.get(place)
-            other = by_place.get(place + 1) if beside[claim.rank] is not None else None
-            place += 1 if beside[claim.rank] is None else 2
-        ranks = joined.evidence[claim.key].ranks
-        walls = sorted(_fair_wall(run.summaries[rank], joined) for rank in ranks)
-        wall = walls[len(walls) // 2]
-        group = _group_of(claim, run.lanes, groups)
-        findings.append(
-            straggler_finding(
-                claim, late, other, beside.get(claim.rank), wall, run.alignment, group
-            )
-        )
-    return tuple(findings)
+            late, rank = next(answers), beside[claim.rank]
+            other = None if rank is None else next(answers)
+            more = None if rank is None else _more_work(run, claim.rank, rank)
+            cases.append(Case(claim, group, wall, late, other, rank, hosts[claim.rank], more))
+        else:
+            cases.append(Case(claim, group, wall))
+    return cases
+
+
+def _more_work(run: _Run, late: int, other: int) -> int | None:
+    """How much longer one rank works in its window than another."""
+    times = [run.summaries[rank].groups_ns for rank in (late, other)]
+    sums = [
+        sum(ns for group, ns in time.items() if group not in ("overhead", "communication"))
+        for time in times
+        if time is not None
+    ]
+    return sums[0] - sums[1] if len(sums) == 2 else None
+
+
+def _usual_wall(run: _Run, joined: _Joined, claim: Claim) -> int:
+    ranks = joined.evidence[claim.key].ranks
+    walls = sorted(_fair_wall(run.summaries[rank], joined) for rank in ranks)
+    return walls[len(walls) // 2]
 
 
 def _group_of(
@@ -224,21 +239,27 @@ def _group_of(
 
 def _questions(
     run: _Run, claims: Sequence[Claim], beside: Mapping[int, int | None]
-) -> list[Question]:
-    """For each claim: what the late rank did, then what the punctual one did, if there is one."""
+) -> tuple[list[Question], dict[int, Hosts | None]]:
+    """For each claim: what the late rank did, then what the punctual one did, if there is one; and
+    their hosts."""
     ranks = {claim.rank for claim in claims} | {r for r in beside.values() if r is not None}
     calls = late_calls(ranks, run.lanes, run.store, run.alignment, run.begins)
     questions: list[Question] = []
+    hosts: dict[int, Hosts | None] = {}
     for claim in claims:
         steps = claim.steps if claim.how == "steps" else None
         which = calls[claim.rank].late_in(
             claim.key, steps, least_ns=claim.least_ns, together=claim.how == "together"
-        )[:_MOST_CALLS]
-        questions.append((claim.rank, calls[claim.rank].before(claim.key, which)))
+        )
+        looked_at = which[:_MOST_CALLS]
+        questions.append((claim.rank, calls[claim.rank].before(claim.key, looked_at)))
         other = beside[claim.rank]
+        hosts[claim.rank] = None
         if other is not None:
-            questions.append((other, calls[other].before(claim.key, which)))
-    return questions
+            questions.append((other, calls[other].before(claim.key, looked_at)))
+            late, punctual = (calls[rank].issue_times(claim.key) for rank in (claim.rank, other))
+            hosts[claim.rank] = compare_hosts(late, punctual, which.tolist())
+    return questions, hosts
 
 
 def _punctual(lane: LaneEvidence, claims: Sequence[Claim]) -> int | None:
@@ -311,6 +332,7 @@ def _result(
         exposed_wait_ns=sum(kind.exposed_wait_ns for kind in known),
         last=sum(int(lane.last[place]) for lane, place in places),
         compared=sum(int(lane.held[place]) for lane, place in places),
+        entry_wait_ns=sum(int(lane.entry_ns[place]) for lane, place in places),
     )
 
 
@@ -341,7 +363,11 @@ def _rejudged(
 
 
 def _checks(
-    run: _Run, joined: _Joined, findings: Sequence[Finding], notes: Sequence[Note]
+    run: _Run,
+    joined: _Joined,
+    findings: Sequence[Finding],
+    behind: Sequence[Case],
+    notes: Sequence[Note],
 ) -> tuple[Check, ...]:
     partial = "; ".join(note.message for note in notes if note.partial)
     apart = run.alignment.apart
@@ -350,7 +376,7 @@ def _checks(
         if apart
         else Check(NOT_ALIGNED, "clear", run.alignment.basis)
     )
-    return aligned, straggler_check(findings, _who_came_last(joined), partial)
+    return aligned, straggler_check(findings, behind, _who_came_last(joined), partial)
 
 
 def _who_came_last(joined: _Joined) -> str:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tracer.analyzers.ranks.before import excess
 from tracer.analyzers.ranks.evidence import LaneEvidence
 from tracer.analyzers.ranks.match import JoinedLane
+from tracer.analyzers.ranks.slower import (
+    TELLING,
+    Hosts,
+    Slower,
+    is_host_part,
+    is_idle,
+    judge_lateness,
+    together_ns,
+)
 from tracer.analyzers.ranks.straggler import Claim
 from tracer.analyzers.rules.judging import CRITICAL_RATIO, WARNING_RATIO, milliseconds
 from tracer.events import Note
@@ -16,8 +27,6 @@ from tracer.rank_analysis import Alignment, Block, Doings, GroupResult
 
 STRAGGLER, NOT_ALIGNED = "comm.straggler", "ranks.not_aligned"
 _MOST_NAMED = 8
-# A part is worth naming from this share of what took the late rank longer.
-_TELLING = 0.1
 # Waiting at the beginning of the window that is worth a note.
 _ENTRY_NS = 1_000_000
 _IDLE_WORDS: Mapping[str, str] = {
@@ -44,6 +53,10 @@ _ADVICE: Mapping[str, str] = {
         "Find what its program does there between operators, on this rank alone (logging, "
         "checkpoints, data, locks), and move it out of the step or to another thread"
     ),
+    "line": (
+        "See what this line does on this rank alone, and move it out of the step or to another "
+        "thread"
+    ),
     "input": "Its input is late: more workers or the same storage as the others, prefetched",
     "gc": "Collect on all ranks at the same step (gc.disable() and gc.collect() every n steps)",
     "compile": "Compile before the loop on all ranks; shapes that differ by rank compile apart",
@@ -56,31 +69,86 @@ _ADVICE_WORK = (
 )
 
 
-def straggler_finding(
-    claim: Claim,
-    late: Doings | None,
-    other: Doings | None,
-    beside: int | None,
-    wall_ns: int,
-    alignment: Alignment,
-    group: GroupResult | None,
-) -> Finding:
+@dataclass(frozen=True)
+class Case:
+    """A late rank, what it did before it arrived, and what a punctual one, `beside`, did before the
+    same calls; None where that is not known."""
+
+    claim: Claim
+    group: GroupResult | None
+    wall_ns: int
+    late: Doings | None = None
+    other: Doings | None = None
+    beside: int | None = None
+    hosts: Hosts | None = None
+    most_work_ns: int | None = None  # how much longer it works than that one in the whole window
+
+    @cached_property
+    def longer(self) -> Mapping[str, int]:
+        """By how much each part took the late rank longer."""
+        return {} if self.late is None else excess(self.late, self.other)
+
+    @cached_property
+    def slower(self) -> Slower:
+        """What of the lateness is the rank's own."""
+        if self.claim.how == "together":
+            return judge_lateness(self.late, None, self.longer, None)
+        return judge_lateness(self.late, self.other, self.longer, self.hosts, self.most_work_ns)
+
+    @property
+    def cost_ns(self) -> int:
+        """What the others would not wait if it were as fast as the punctual one."""
+        own, total = self.slower.own_ns, self.claim.total_ns
+        return total if own is None else min(own, total)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it only comes last, and takes no longer."""
+        return self.slower.is_behind(self.claim.total_ns, self.wall_ns)
+
+    @property
+    def cause(self) -> str | None:
+        """The part that took it longer most of all, of those that count."""
+        by_host, block = self.slower.by_host, self.slower.block
+        if block is not None:
+            return block.what
+        known = self.slower.own_ns is not None
+        return next((p for p in self.longer if not known or by_host == is_host_part(p)), None)
+
+
+def straggler_finding(case: Case, alignment: Alignment) -> Finding:
     """A late rank, with what it did before it arrived."""
-    longer = excess(late, other) if late is not None else {}
-    cause = next(iter(longer), None)
-    ratio = claim.total_ns / wall_ns if wall_ns else 0.0
+    ratio = case.cost_ns / case.wall_ns if case.wall_ns else 0.0
+    chance = case.slower.may_be_chance(case.wall_ns)
     return Finding(
         rule=STRAGGLER,
-        severity=_severity(ratio),
-        title=_title(claim, late, longer, beside, group),
-        count=claim.last,
-        cost_ns=claim.total_ns,
+        severity="info" if chance else _severity(ratio),
+        title=_title(case),
+        count=case.claim.last,
+        cost_ns=case.cost_ns,
         ratio=ratio,
-        steps=claim.steps,
-        where=_where(telling_block(late, longer) if late is not None else None),
-        detail=_detail(claim, late, other, longer, beside, alignment, group, cause),
-        advice=_advice(cause),
-        gain_ns=claim.total_ns,
+        steps=case.claim.steps,
+        where=_where(case.slower.block),
+        detail=_detail(case, alignment),
+        advice=_pace_advice(chance) if _is_pace(case) else _advice(case.cause, case.slower.block),
+        gain_ns=case.cost_ns,
+    )
+
+
+def _is_pace(case: Case) -> bool:
+    """Whether its host does the same as the others', only more slowly."""
+    slower = case.slower
+    return slower.by_host and slower.hosts is not None and slower.block is None
+
+
+def behind_words(case: Case) -> str:
+    """Why a rank that comes last is none that holds up the others."""
+    hosts, claim = case.slower.hosts, case.claim
+    assert hosts is not None
+    return (
+        f"rank {claim.rank} comes last in {claim.last} of {claim.compared} collectives, but its "
+        f"host takes hardly longer than that of rank {case.beside} for the same calls "
+        f"({hosts.pace:.2f} times as long): it is behind, not slower"
     )
 
 
@@ -90,14 +158,9 @@ def _severity(ratio: float) -> Severity:
     return "warning" if ratio >= WARNING_RATIO else "info"
 
 
-def _title(
-    claim: Claim,
-    late: Doings | None,
-    longer: Mapping[str, int],
-    beside: int | None,
-    group: GroupResult | None,
-) -> str:
-    named = f" of {group_words(group)}" if group else ""
+def _title(case: Case) -> str:
+    claim = case.claim
+    named = f" of {group_words(case.group)}" if case.group else ""
     each = milliseconds(claim.total_ns / max(claim.last, 1))
     if claim.how == "together":
         ranks = ", ".join(map(str, claim.together[:_MOST_NAMED]))
@@ -112,9 +175,23 @@ def _title(
         f"the others wait for rank {claim.rank}: last in {claim.last} of {claim.compared} {what}, "
         f"by {each} on average"
     )
-    if late is None:
+    if case.late is None:
         return text
-    return f"{text}; before it arrived: {_doings_words(late, longer, beside)}"
+    if case.slower.by_host and case.slower.hosts is not None:
+        return f"{text}; {_host_words(case, case.slower.hosts)}"
+    return f"{text}; before it arrived: {_doings_words(case)}"
+
+
+def _host_words(case: Case, hosts: Hosts) -> str:
+    """How much longer its host takes, and with what."""
+    text = f"its host takes {milliseconds(hosts.longer_ns)} longer than rank {case.beside}'s for "
+    text += "the same calls"
+    block = case.slower.block
+    if block is None:
+        return f"{text}, {hosts.pace:.2f} times as long, in all that it does"
+    if 2 * together_ns(block) >= hosts.longer_ns:
+        return f"{text}: {_block_words(block)}"
+    return f"{text}, {hosts.pace:.2f} times as long; part of it is {_block_words(block)}"
 
 
 def group_words(group: GroupResult) -> str:
@@ -123,34 +200,19 @@ def group_words(group: GroupResult) -> str:
     return f"{group.kind} group {group.name}{called}".strip() if group.name else "one unnamed group"
 
 
-def _doings_words(late: Doings, longer: Mapping[str, int], beside: int | None) -> str:
-    compared = "" if beside is None else f" more than rank {beside}"
-    whole = sum(longer.values())
-    large = [(part, ns) for part, ns in longer.items() if ns >= _TELLING * whole][:2]
+def _doings_words(case: Case) -> str:
+    compared = "" if case.beside is None else f" more than rank {case.beside}"
+    whole = sum(case.longer.values())
+    large = [(part, ns) for part, ns in case.longer.items() if ns >= TELLING * whole][:2]
     parts = [f"{part_words(part)} {milliseconds(ns)}" for part, ns in large]
     said = " and ".join(parts) + compared if parts else "nothing longer than the others"
-    block = telling_block(late, longer)
-    if block is not None:
-        times = (
-            f", {block.count} times about so long" if _is_idle(block) and block.count > 1 else ""
-        )
-        said += f"; longest block: {block_words(block)} {milliseconds(block.ns)}{times}"
-    return said
+    block = case.slower.block
+    return said if block is None else f"{said}; longest block: {_block_words(block)}"
 
 
-def telling_block(late: Doings, longer: Mapping[str, int]) -> Block | None:
-    """The longest block of what took the late rank longer most of all; None where it is a small
-    part of that."""
-    cause = next(iter(longer), None)
-    block = next((block for block in late.blocks if block.what == cause), None)
-    if cause is None or block is None:
-        return None
-    together = block.ns * block.count if _is_idle(block) else block.ns
-    return block if together >= _TELLING * longer[cause] else None
-
-
-def _is_idle(block: Block) -> bool:
-    return block.what.startswith("overhead.")
+def _block_words(block: Block) -> str:
+    times = f", {block.count} times about so long" if is_idle(block) and block.count > 1 else ""
+    return f"{block_words(block)} {milliseconds(block.ns)}{times}"
 
 
 def part_words(part: str) -> str:
@@ -178,25 +240,30 @@ def _where(block: Block | None) -> Where:
     return Where(file=file, line=int(line), function=function or None)
 
 
-def _advice(cause: str | None) -> str:
+def _advice(cause: str | None, block: Block | None) -> str:
     if cause is None:
         return "Look at what this rank does differently before it enters the collective."
     group, _, name = cause.partition(".")
+    if cause == "overhead.host" and block is not None and block.where:
+        name = "line"
     if group == "overhead":
         return _ADVICE.get(name, "See the causes of idle in the report of this rank") + "."
     return _ADVICE_WORK + "."
 
 
-def _detail(
-    claim: Claim,
-    late: Doings | None,
-    other: Doings | None,
-    longer: Mapping[str, int],
-    beside: int | None,
-    alignment: Alignment,
-    group: GroupResult | None,
-    cause: str | None,
-) -> dict[str, Any]:
+def _pace_advice(chance: bool) -> str:
+    text = (
+        "It issues the same work more slowly: give its process the same free cores (affinity, NUMA "
+        "node, no other process on them), or let all launch less (CUDA graphs, fused kernels), so "
+        "that nobody waits for a host"
+    )
+    if chance:
+        text += ". In so short a time it may be chance: see whether a longer recording says so too"
+    return f"{text}."
+
+
+def _detail(case: Case, alignment: Alignment) -> dict[str, Any]:
+    claim, group, hosts = case.claim, case.group, case.slower.hosts
     detail: dict[str, Any] = {
         "rank": claim.rank,
         "group": group.name or None if group else None,
@@ -205,21 +272,24 @@ def _detail(
         "compared": claim.compared,
         "evidence": claim.how,
         "late_ns": claim.total_ns,
+        "own_ns": case.slower.own_ns,
         "residual_ns": alignment.residual_ns,
-        "cause": cause,
+        "cause": case.cause,
     }
     if claim.together:
         detail["ranks"] = list(claim.together)
-    if late is not None:
+    if case.late is not None:
         detail["before"] = {
-            "total_ns": late.total_ns,
-            "parts_ns": dict(late.parts_ns),
-            "longer_ns": dict(longer),
-            "beside_rank": beside,
-            "beside_parts_ns": None if other is None else dict(other.parts_ns),
+            "total_ns": case.late.total_ns,
+            "parts_ns": dict(case.late.parts_ns),
+            "longer_ns": dict(case.longer),
+            "host_ns": None if hosts is None else hosts.late_ns,
+            "beside_rank": case.beside,
+            "beside_parts_ns": None if case.other is None else dict(case.other.parts_ns),
+            "beside_host_ns": None if hosts is None else hosts.beside_ns,
             "blocks": [
                 {"what": b.what, "name": b.name, "ns": b.ns, "count": b.count, "where": b.where}
-                for b in late.blocks
+                for b in case.late.blocks
             ],
         }
     return detail
@@ -261,8 +331,12 @@ def entry_notes(evidence: Iterable[LaneEvidence]) -> Iterator[Note]:
         yield Note("ranks.window_start", text, None, {"longest_ns": longest})
 
 
-def straggler_check(findings: Sequence[Finding], reason: str, partial: str) -> Check:
+def straggler_check(
+    findings: Sequence[Finding], behind: Sequence[Case], reason: str, partial: str
+) -> Check:
     """found, clear or, where a rank is missing, partial."""
     if any(finding.rule == STRAGGLER for finding in findings):
         return Check(STRAGGLER, "found", partial)
+    if behind:
+        reason = behind_words(behind[0])
     return Check(STRAGGLER, "partial" if partial else "clear", partial or reason)

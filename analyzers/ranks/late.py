@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import Longs
+from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.ranks.evidence import steps_of
 from tracer.analyzers.ranks.match import JoinedLane
 from tracer.analyzers.ranks.waits import Arrivals, arrivals
@@ -22,6 +22,7 @@ _CALL = np.dtype(
         ("call", "i8"),
         ("start_ns", "i8"),
         ("before_ns", "i8"),
+        ("issued_ns", "i8"),
         ("wait_ns", "i8"),
         ("margin_ns", "i8"),
         ("late_ns", "i8"),
@@ -89,6 +90,16 @@ class LateCalls:
         )
         return [Interval(begin, end) for begin, end in pairs if end > begin]
 
+    def issue_times(self, key: str) -> dict[int, int]:
+        """What the host itself took for each call of a lane, since the call before, where both are
+        known."""
+        rows = self.rows[self.rows["lane"] == self.keys.index(key)]
+        rows = rows[np.argsort(rows["call"], kind="stable")]
+        follows = np.diff(rows["call"]) == 1
+        known = follows & (rows["issued_ns"][1:] != NONE) & (rows["issued_ns"][:-1] != NONE)
+        took = np.diff(rows["issued_ns"])[known]
+        return dict(zip(rows["call"][1:][known].tolist(), took.tolist(), strict=True))
+
 
 def late_calls(
     ranks: set[int],
@@ -118,7 +129,7 @@ def _piece(found: Arrivals, place: int, code: int, done: int) -> Rows:
     values = found.calls.values[place][here]
     rows = np.zeros(here.size, dtype=_CALL)
     rows["lane"], rows["call"] = code, done + here
-    for name in ("start_ns", "before_ns"):
+    for name in ("start_ns", "before_ns", "issued_ns"):
         rows[name] = values[name]
     rows["step"] = steps_of(found)[here]
     rows["wait_ns"] = found.wait_ns[place][here]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +15,7 @@ import pandas as pd
 from tracer.analysis import BUCKETS, GROUPS, TRANSFER, Analysis
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.names.kernel_table import describe
+from tracer.analyzers.ranks.issued import issued_ns
 from tracer.analyzers.rules.judging import steady_steps
 from tracer.rank_analysis import ROW, KindTotal, Lane, RankSummary, Rows
 
@@ -30,6 +32,7 @@ _UNEVEN = ("all_to_all", "all_gather", "reduce_scatter", "expert_parallel", "kv_
 
 def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummary, Rows]:
     """The summary of a rank's analysis, and its collectives by lane and order."""
+    analysis = _within_window(analysis)
     collectives = analysis.collectives
     keys = lane_keys(analysis)
     lane, order, ordinal, numbered = _lanes_of(analysis, keys)
@@ -68,6 +71,15 @@ def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummar
         framework=meta.framework,
     )
     return summary, rows
+
+
+def _within_window(analysis: Analysis) -> Analysis:
+    """The analysis without the collectives before and after its window, as those of a warm-up: what
+    was waited in them counts nowhere."""
+    window, table = analysis.window, analysis.collectives
+    end_ns = window.start_ns + window.wall_ns
+    inside = (table["end_ns"] > window.start_ns) & (table["start_ns"] < end_ns)
+    return replace(analysis, collectives=table[inside].reset_index(drop=True))
 
 
 def _recognised_steps(analysis: Analysis) -> int:
@@ -277,6 +289,7 @@ def _rows(analysis: Analysis, order: Longs, ordinal: Longs) -> Rows:
         rows[column] = collectives[column].to_numpy()[order]
     rows["kind"] = np.array(_kinds(collectives)[0], dtype=np.int32)[order]
     rows["like"] = _likeness(collectives)[order]
+    rows["issued_ns"] = issued_ns(analysis)[order]
     rows["before_ns"] = _before(collectives, analysis.window.start_ns)[order]
     return rows
 

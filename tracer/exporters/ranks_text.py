@@ -20,17 +20,17 @@ from tracer.exporters.format import (
 )
 from tracer.exporters.layout import Column, Page, heading, paragraph, table, titled
 from tracer.exporters.names import inert
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.text import page_of, shown
 from tracer.exporters.text_findings import where_text
-from tracer.exporters.words import capital
 from tracer.findings import Finding
 from tracer.rank_analysis import Alignment, KindSums, RankAnalysis, RankResult
 
 _MOST_RANKS, _MOST_GROUPS, _MOST_KINDS, _MOST_RULES = 16, 8, 8, 8
 _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
-# Waiting and imbalance that are worth a word.
-_NOTABLE_RATIO, _NOTABLE_IMBALANCE = 0.01, 1.05
+# Imbalance that is worth a word.
+_NOTABLE_IMBALANCE = 1.05
 
 
 def render_ranks(
@@ -42,38 +42,13 @@ def render_ranks(
 ) -> str:
     """The report of many ranks as text; arguments as for one rank."""
     page = page_of(width, ascii)
-    lines = paragraph(page, _verdict(analysis), style="bold")
+    lines = paragraph(page, ranks_verdict(analysis), style="bold")
     lines += paragraph(page, _sources(analysis, page), style="dim")
     for section in _SECTIONS:
         made = section(page, analysis)
         if made:
             lines += [Text(), *made]
     return shown(page, lines, color)
-
-
-def _verdict(analysis: RankAnalysis) -> str:
-    """What is the matter with these ranks, in a sentence or two."""
-    told = [f for f in analysis.findings if f.rule in ("comm.hang", "comm.straggler")]
-    if told:
-        # What a late rank did before stands with the finding below.
-        short = [inert(finding.title).partition("; before it")[0] for finding in told[:2]]
-        return " ".join(f"{capital(title)}." for title in short)
-    others = [f for f in analysis.findings if f.severity != "info"]
-    if others:
-        return f"{capital(inert(others[0].title))}."
-    if analysis.alignment is None:
-        return "The ranks cannot be compared: each is reported for itself."
-    return f"No rank holds up the others; {_waiting_words(analysis)}."
-
-
-def _waiting_words(analysis: RankAnalysis) -> str:
-    known = [rank for rank in analysis.ranks if rank.wait_ns is not None]
-    wall = sum(rank.summary.wall_ns for rank in known)
-    waited = sum(rank.wait_ns or 0 for rank in known)
-    share = waited / wall if wall else 0.0
-    if share < _NOTABLE_RATIO:
-        return "they hardly wait for each other"
-    return f"they wait for each other {percent_text(share)} of the time, now for one, now another"
 
 
 def _sources(analysis: RankAnalysis, page: Page) -> str:

@@ -1,0 +1,91 @@
+"""What is the matter with several ranks, why, and what to do: the answer before all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.exporters.format import duration_text, percent_text
+from tracer.exporters.names import inert
+from tracer.exporters.words import capital
+from tracer.findings import Finding
+from tracer.rank_analysis import RankAnalysis, RankResult
+
+_STRAGGLER = "comm.straggler"
+_ACROSS = ("comm.hang", _STRAGGLER)
+# Waiting that is worth a word.
+_NOTABLE_RATIO = 0.01
+
+
+def ranks_verdict(analysis: RankAnalysis) -> str:
+    """Who holds up the others, with what, and what to do about it; where nobody does, what costs
+    the ranks most."""
+    told = [f for f in analysis.findings if f.severity != "info"]
+    told.sort(key=lambda finding: finding.rule not in _ACROSS)
+    if told:
+        first, *others = told
+        more = [_title(f).partition(";")[0] for f in others if f.rule in _ACROSS][:1]
+        return " ".join((*_sentences(first), *(f"{capital(title)}." for title in more)))
+    return " ".join((_nobody(analysis), *_own(analysis)))
+
+
+def _sentences(finding: Finding) -> Iterator[str]:
+    """What is wrong and why, and what to do."""
+    for part in _title(finding).split("; "):
+        yield f"{capital(part)}."
+    if finding.advice:
+        yield inert(finding.advice)
+
+
+def _title(finding: Finding) -> str:
+    return inert(finding.title)
+
+
+def _nobody(analysis: RankAnalysis) -> str:
+    """Why no rank is named."""
+    if analysis.alignment is None:
+        return "The ranks cannot be compared: each is reported for itself."
+    chance = next((f for f in analysis.findings if f.rule == _STRAGGLER), None)
+    if chance is not None:
+        return f"No rank holds up the others by what it does; {_chance_words(chance)}."
+    if analysis.behind:
+        check = next(check for check in analysis.checks if check.rule == _STRAGGLER)
+        return f"No rank holds up the others: {inert(check.reason)}."
+    return f"No rank holds up the others; {_waiting_words(analysis)}."
+
+
+def _chance_words(finding: Finding) -> str:
+    """A host that is slower at all it does, for so short a time that it may be chance."""
+    detail, before = finding.detail, finding.detail["before"]
+    pace = before["host_ns"] / max(before["beside_host_ns"], 1)
+    cost = f"{duration_text(finding.cost_ns)}, {percent_text(finding.ratio)} of the time"
+    return (
+        f"the host of rank {detail['rank']} issues the same work {pace:.2f} times as slowly as "
+        f"that of rank {before['beside_rank']} ({cost}), in so short a time perhaps by chance"
+    )
+
+
+def _waiting_words(analysis: RankAnalysis) -> str:
+    known = [rank for rank in analysis.ranks if rank.wait_ns is not None]
+    wall = sum(rank.summary.wall_ns for rank in known)
+    waited = sum((rank.wait_ns or 0) - rank.entry_wait_ns for rank in known)
+    share = waited / wall if wall else 0.0
+    if share < _NOTABLE_RATIO:
+        return "they hardly wait for each other"
+    return f"they wait for each other {percent_text(share)} of the time, now for one, now another"
+
+
+def _own(analysis: RankAnalysis) -> Iterator[str]:
+    """What costs most on a rank for itself, and what to do about it."""
+    found = [(f, rank) for rank in analysis.ranks for f in rank.findings if f.severity != "info"]
+    if not found:
+        return
+    finding, rank = max(found, key=lambda pair: pair[0].cost_ns or 0)
+    yield f"Most is lost on rank {rank.summary.rank}: {_title(finding)}{_cost(finding, rank)}."
+    if finding.advice:
+        yield inert(finding.advice)
+
+
+def _cost(finding: Finding, rank: RankResult) -> str:
+    if finding.cost_ns is None or finding.title.endswith(")"):  # it says what it costs
+        return ""
+    return f" (costs {duration_text(finding.cost_ns)} of {duration_text(rank.summary.wall_ns)})"
