@@ -204,6 +204,20 @@ def test_a_light_trace_has_step_times_and_no_breakdown(announced: bool) -> None:
     assert t.trace.meta.detail == "light"
 
 
+def test_steps_that_are_only_timed_have_no_bar() -> None:
+    """An empty one would look like a device that is idle."""
+    model = OwnModel()
+    with trace(detail="light") as t, torch.no_grad():
+        for _ in range(5):
+            with t.step("decode"):
+                model(prompt())
+    lines = str(t.report).splitlines()
+    at = lines.index("PHASES")
+    assert lines[at + 1].split() == ["median", "p95", "steps", "tok/s"]
+    assert lines[at + 2].split()[0] == "decode" and lines[at + 2].split()[-2] == "5"
+    assert not any(sign in line for line in lines for sign in "▕▏")
+
+
 def test_what_lies_between_calls_may_be_the_rest_of_training_steps() -> None:
     model = torch.nn.Linear(4, 4)
     with trace(detail="light") as t:

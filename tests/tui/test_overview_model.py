@@ -176,3 +176,5 @@ def test_phases_of_step_times_alone_have_numbers() -> None:
     assert lines[at + 1].split()[0] == "decode" and "2.00 ms  2.00 ms      4" in lines[at + 1]
     assert lines[at + 2].split()[0] == "prefill" and "5.00 ms" in lines[at + 2]
     assert "not known: only steps timed" in lines[at + 3]
+    assert not any(sign in line for line in lines for sign in "▕▏")
+    assert lines[at].index("median") + len("median") == lines[at + 1].index("2.00 ms") + 7

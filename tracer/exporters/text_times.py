@@ -36,6 +36,7 @@ from tracer.exporters.words import level_words
 
 _WORK_ORDER = ("attention", "ffn", "communication", "other")
 _BAR_LABEL_WIDTH = 10
+_TIME_TITLES = ("median", "p95", "steps", "tok/s")
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
 _SHORT = {"gradient_communication": "grad comm"}
@@ -60,25 +61,38 @@ def segments(level: Level) -> list[tuple[str, str, int]]:
 
 
 def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
-    """A bar for each phase; for a recording without phases one of the window."""
-    levels = {level.phase: level for level in bar_levels(analysis)}
+    """A bar for each phase; for a recording without phases one of the window. Where only the times
+    of steps are known, these alone: an empty bar would look like an idle device."""
     phases = _with_parts(analysis.phases)
     if not phases or not has_steps(analysis):
         return _window_bar(page, analysis)
     times = [_phase_times(phase) for phase in phases]
-    columns = [Column(title) for title in ("median", "p95", "steps", "tok/s")]
-    numbers = table(page, columns, times, indent=0)
+    if not analysis.accounted:
+        return _timed_phases(page, phases, times)
+    levels = {level.phase: level for level in bar_levels(analysis)}
+    numbers = table(page, [Column(title) for title in _TIME_TITLES], times, indent=0)
     width = page.width - _BAR_LABEL_WIDTH - 4 - max(line.cell_len for line in numbers) - 2
     lines = [_phase_title(page, list(levels.values()), numbers[0])]
     for phase, row in zip(phases, numbers[1:], strict=True):
-        name = _SHORT.get(phase.name, phase.name)
-        name = (" " if phase.part_of else "") + page.name(name)
-        line = Text("  " + pad(name[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
+        line = Text("  " + pad(_phase_name(page, phase)[:_BAR_LABEL_WIDTH], _BAR_LABEL_WIDTH))
         level = levels.get(phase.name) or levels.get(_UNNAMED.get(phase.name, phase.name))
         level = part_level(phase, analysis.window.devices) if phase.part_of else level
         line.append_text(bar(page, segments(level) if level else [], width))
         lines.append(line.append("  ").append_text(row))
     return [*lines, *_legend(page, list(levels.values()))]
+
+
+def _phase_name(page: Page, phase: Phase) -> str:
+    name = _SHORT.get(phase.name, phase.name)
+    return (" " if phase.part_of else "") + page.name(name)
+
+
+def _timed_phases(
+    page: Page, phases: Sequence[Phase], times: Sequence[tuple[str, ...]]
+) -> list[Text]:
+    columns = [Column("", "left", flexible=True), *(Column(title) for title in _TIME_TITLES)]
+    rows = [(_phase_name(page, phase), *row) for phase, row in zip(phases, times, strict=True)]
+    return [heading("PHASES"), *table(page, columns, rows)]
 
 
 def _with_parts(phases: Sequence[Phase]) -> list[Phase]:

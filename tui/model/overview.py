@@ -60,6 +60,7 @@ from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
 WIDE = 100
 _LABEL = 11
 _SHORT = {"gradient_communication": "grad comm"}
+_TITLES = ("median", "p95", "steps", "tok/s")
 _NARROW = 76
 _CHART_LABEL = 10
 _WIDEST_COLUMN = 8
@@ -247,25 +248,32 @@ def _phase_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     unknown = [] if analysis.accounted else wrapped(why, width - 1, 1)
     if not bars:
         return unknown
-    titles = ("median", "p95", "steps", "tok/s")
-    rows = [titles, *(_phase_numbers(facts, one.phase) for one in bars)]
+    rows = [_TITLES, *(_phase_numbers(facts, one.phase) for one in bars)]
     numbers = _columns([row[:1] if width < _NARROW else row for row in rows])
-    room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8)
-    said = bars_show([one.level for one in bars])
-    title = heading("PHASES", said if width >= _NARROW else "")
-    title.text.append(" " * max(width - title.text.cell_len - len(numbers[0]) - 1, 1))
-    title.text.append(numbers[0], DIM)
-    lines = [title]
+    # What filled a step that was only timed is not known: no bar, which would look idle.
+    room = max(width - GUTTER - _LABEL - 4 - len(numbers[0]), 8) if analysis.accounted else 0
+    lines = [_phase_title(bars, numbers[0], room, width)]
     for one, times in zip(bars, numbers[1:], strict=True):
         text = Text(" " * GUTTER + pad(cut(look.name(one.label), _LABEL - 1), _LABEL))
-        text.append_text(bar(page_of(look, width), segments(one.level), room))
-        text.append(f"  {times}")
+        if room:
+            text.append_text(bar(page_of(look, width), segments(one.level), room)).append("  ")
+        text.append(times)
         lines.append(Line(text, Target("steps", Filter(one.query)), one.label.strip()))
     return [*lines, *(unknown or legend_lines(look, facts.levels, width))]
 
 
+def _phase_title(bars: Sequence[PhaseBar], numbers: str, room: int, width: int) -> Line:
+    """The titles of the numbers above them, behind the bars or in their place."""
+    said = bars_show([one.level for one in bars])
+    title = heading("PHASES", said if room and width >= _NARROW else "")
+    end = width - 1 if room else GUTTER + _LABEL + len(numbers)
+    title.text.append(" " * max(end - title.text.cell_len - len(numbers), 1))
+    title.text.append(numbers, DIM)
+    return title
+
+
 def _timed_alone(analysis: Analysis) -> list[PhaseBar]:
-    """The phases of steps whose time is known and not what filled it: their bars are empty."""
+    """The phases of steps whose time is known and not what filled it."""
     nothing = np.zeros(len(BUCKETS), dtype=np.int64)
     whole = sorted((p for p in analysis.phases if not p.part_of), key=lambda p: -p.wall_ns)
     return [
