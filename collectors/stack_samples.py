@@ -53,6 +53,7 @@ class StackSamples:
         self._code = CodeKinds()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self.failure: Exception | None = None
 
     def start(self) -> None:
         """Begin to look. Where this Python offers no way, nothing is collected."""
@@ -70,6 +71,12 @@ class StackSamples:
             thread.join()
 
     def _run(self) -> None:
+        try:
+            self._look_on()
+        except Exception as error:  # the border to the traced program: it must not notice
+            self.failure = error
+
+    def _look_on(self) -> None:
         looks, wait_s = 0, self._interval_s
         due_s = time.monotonic() + wait_s
         while not self._stopped.wait(wait_s) and len(self._rows) < _LIMIT * _WIDTH:

@@ -127,6 +127,17 @@ def thread_of(maker: TraceMaker) -> TraceMaker:
     return maker
 
 
+def test_a_look_that_fails_is_noted_and_troubles_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(samples: StackSamples) -> None:
+        raise RuntimeError("no look")
+
+    monkeypatch.setattr(StackSamples, "_look", fails)
+    with trace() as t:
+        busy(0.1)
+    (note,) = [note for note in t.trace.notes if note.rule == "capture.failed"]
+    assert "samples of the stacks" in note.message
+
+
 def test_a_pause_is_named_by_the_function_that_samples_saw() -> None:
     maker = with_samples([(21, "collate", ""), (22, "collate", ""), (22, "collate", "")])
     (pause,) = found(analyze(thread_of(maker).build()), "gap.host")

@@ -510,6 +510,8 @@ class Capture:
         if self._stacks is not None:
             with self._guarded("the samples of the stacks"):
                 recorded.tables["stack_samples"] = self._stacks.table()
+                if self._stacks.failure is not None:
+                    raise self._stacks.failure
         if self._ranges is not None:
             with self._guarded("the facts of the run"):
                 recorded.tables["model_modules"] = self._ranges.tree.table()
