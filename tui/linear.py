@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tracer.tui.look import Look
-from tracer.tui.session import Source
+from tracer.tui.session import Comparison, Recording, Session, Source
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -22,19 +22,35 @@ _MOST_ROWS = 40
 _HELP = "1 overview, 2 steps, 3 modules, 4 kernels, 5 findings, 6 checks, q quit"
 
 
-def tell(sources: Sequence[Source], ascii: bool | None = None) -> int:
-    """Print the overview of each recording, then whatever part is asked for."""
+def tell(
+    sources: Sequence[Source],
+    ascii: bool | None = None,
+    compare: Callable[[Session], Comparison | None] | None = None,
+) -> int:
+    """Print the answer of several ranks, the overview of each recording, then whatever part is
+    asked for."""
     import os
 
     from tracer.tui.terminal import look_for
 
     look = look_for({**os.environ, "NO_COLOR": "1"}, ascii)
     analyses = [source.read(lambda stage, done, total: None) for source in sources]
+    if compare is not None and len(sources) > 1:
+        read = [Recording(source, one) for source, one in zip(sources, analyses, strict=True)]
+        _say(look, _across_ranks(compare(Session(read))))
     for source, analysis in zip(sources, analyses, strict=True):
         _say(look, [source.name, *overview_lines(analysis, look, _width())])
     if sys.stdin.isatty():
         _converse(analyses[0], look)
     return 4 if any(a.integrity_status == "partial" for a in analyses) else 0
+
+
+def _across_ranks(comparison: Comparison | None) -> list[str]:
+    """What is to be said of ranks together."""
+    from tracer.exporters.layout import wrap
+    from tracer.exporters.ranks_verdict import ranks_verdict
+
+    return [] if comparison is None else [*wrap(ranks_verdict(comparison.ranks), _width()), ""]
 
 
 def _width() -> int:

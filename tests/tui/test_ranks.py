@@ -10,6 +10,7 @@ import pytest
 
 from tests.tui.driving import driven
 from tests.tui.samples import rank_trace
+from tracer import cli
 from tracer.analyzers import analyze
 from tracer.commands.open_ranks import compare_open, ranks_of
 from tracer.errors import NotATraceError
@@ -19,11 +20,14 @@ from tracer.tui.look import Look
 from tracer.tui.model.communication import build_collectives
 from tracer.tui.model.lanes import build_lanes
 from tracer.tui.model.other_ranks import on_clock, other_ranks
+from tracer.tui.model.overview import facts_of, lay_out
 from tracer.tui.model.places import Moment
 from tracer.tui.model.ranks import build_ranks, rank_lines
 from tracer.tui.model.scene import draw_lanes
 from tracer.tui.model.timeline import open_timeline
 from tracer.tui.session import Comparison, Recording, Session, Source
+
+LATE = Path(__file__).parents[1] / "recordings" / "ranks" / "late"
 
 
 def never(report: object) -> None:
@@ -169,3 +173,42 @@ async def test_the_comparison_arrives_when_all_ranks_are_read(straggling: Sessio
         assert "clocks aligned" in driver.text and "* rank 1" in driver.text
         await driver.press("2", "enter")
         assert "rank 1    load" in driver.text
+
+
+def late_session() -> Session:
+    """Both ranks of a recording in which rank 1 sleeps in each step, compared."""
+    found = []
+    for path in sorted(LATE.iterdir()):
+        source = Source(str(path), never)  # type: ignore[arg-type]
+        found.append(Recording(source, analyze(open_source(path))))
+    session = Session(found)
+    session.comparison = compare_open(session)
+    return session
+
+
+def test_the_first_screen_leads_with_the_answer_of_all_ranks() -> None:
+    session = late_session()
+    answers = []
+    for session.shown in (0, 1):
+        facts = facts_of(session)
+        answers.append(facts.verdict)
+        lines = lay_out(facts, Look(), 80, 24, 0).draw(Look(), None)
+        assert lines[0].plain.strip().startswith("The others wait for rank 1: last in 276 of 287")
+    across = [answer.partition(" Rank ")[0] for answer in answers]
+    assert across[0] == across[1]
+    assert "two_ranks.py:114 Model.forward" in across[0]
+    assert "Rank 0 alone: Communication takes most of a step" in answers[0]
+    assert "Rank 1 alone: Each step waits for the host" in answers[1]
+
+
+def test_a_rank_that_is_not_compared_speaks_for_itself() -> None:
+    session = late_session()
+    session.comparison = None
+    assert facts_of(session).verdict.startswith("Communication takes most of a step")
+
+
+def test_plain_lines_begin_with_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["open", "--text", str(LATE)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The others wait for rank 1")
+    assert out.index("out of the step or to another thread") < out.index("late/rank0")

@@ -163,7 +163,7 @@ def _is_dumb() -> bool:
 def _tell(sources: list[Source], args: argparse.Namespace) -> int:
     from tracer.tui.linear import tell
 
-    return tell(sources, ascii=args.ascii)
+    return tell(sources, ascii=args.ascii, compare=_compare)
 
 
 def _serve(args: argparse.Namespace) -> int:

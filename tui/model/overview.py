@@ -28,11 +28,13 @@ from tracer.exporters.levels import (
     window_level,
 )
 from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import bar_levels, usual_level
 from tracer.exporters.text_findings import source_items
 from tracer.exporters.text_times import bars_show, rounded, segments
 from tracer.exporters.words import level_words
+from tracer.rank_analysis import RankAnalysis
 from tracer.tui.look import Look
 from tracer.tui.model.findings import (
     RankedFinding,
@@ -56,6 +58,7 @@ from tracer.tui.model.places import Filter, ModulePath, Moment
 from tracer.tui.model.signs import page_of
 from tracer.tui.model.steps import StepMarks, mark_steps
 from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
+from tracer.tui.session import Session
 
 WIDE = 100
 _LABEL = 11
@@ -69,10 +72,12 @@ _FIRST_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
 
 @dataclass(frozen=True)
 class Facts:
-    """All that the first screen says of an analysis. `live`: it still grows."""
+    """All that the first screen says of an analysis. `live`: it still grows; `ranks`: those that it
+    is one of, once they are compared."""
 
     analysis: Analysis
     live: bool = False
+    ranks: RankAnalysis | None = None
 
     @property
     def sign(self) -> str:
@@ -81,7 +86,14 @@ class Facts:
 
     @cached_property
     def verdict(self) -> str:
-        return verdict(self.analysis)
+        """The answer: of all ranks where there are several, then in a sentence of this one."""
+        own = verdict(self.analysis)
+        if self.ranks is None:
+            return own
+        first = _FIRST_SENTENCE.match(own)
+        rank = self.analysis.trace.meta.rank
+        named = "This rank" if rank is None else f"Rank {rank}"
+        return f"{ranks_verdict(self.ranks)} {named} alone: {first.group() if first else own}"
 
     @cached_property
     def source(self) -> list[str]:
@@ -121,6 +133,15 @@ class Facts:
         for name in ("verdict", "source", "levels", "main", "ranked", "marks", "modules", "checks"):
             getattr(self, name)
         return self
+
+
+def facts_of(session: Session) -> Facts:
+    """What the first screen says of what is open and shown."""
+    assert session.analysis is not None
+    comparison = session.comparison
+    several = comparison is not None and session.shown in comparison.numbers.values()
+    ranks = comparison.ranks if comparison is not None and several else None
+    return Facts(session.analysis, session.live, ranks)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tracer.tui.look import Look
 from tracer.tui.messages import Ask
 from tracer.tui.model.hits import chosen_hit
 from tracer.tui.model.lines import Target
-from tracer.tui.model.overview import Facts, Sheet, Spot, lay_out
+from tracer.tui.model.overview import Facts, Sheet, Spot, facts_of, lay_out
 from tracer.tui.model.places import Moment
 from tracer.tui.session import Session
 from tracer.tui.widgets.view import View
@@ -41,8 +41,7 @@ class OverviewView(View):
 
     @staticmethod
     def prepare(session: Session, look: Look) -> Facts:
-        assert session.analysis is not None
-        return Facts(session.analysis, session.live).prepare()
+        return facts_of(session).prepare()
 
     @property
     def facts(self) -> Facts:

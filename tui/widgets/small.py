@@ -15,7 +15,7 @@ class TooSmall(Drawn):
 
     def draw(self, width: int, height: int) -> list[Text]:
         from tracer.exporters.layout import wrap
-        from tracer.exporters.sentence import verdict
+        from tracer.tui.model.overview import facts_of
 
         app = self.explorer
         need = f"{app.LEAST_WIDTH}x{app.LEAST_HEIGHT}"
@@ -23,5 +23,5 @@ class TooSmall(Drawn):
         lines = [Text(line, Style(dim=True)) for line in wrap(said, width)]
         if app.session.analysis is None:
             return [*lines, Text("reading")]
-        text = app.look.name(verdict(app.session.analysis))
+        text = app.look.name(facts_of(app.session).verdict)
         return [*lines, *(Text(line, Style(bold=True)) for line in wrap(text, width))]
