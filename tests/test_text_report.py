@@ -26,12 +26,13 @@ from tracer.events import Note
 from tracer.exporters.change import instruction
 from tracer.exporters.format import counted, duration_text, percent_text, shares
 from tracer.exporters.html import to_html
+from tracer.exporters.json_report import to_report
 from tracer.exporters.layout import wrap
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text import render_text, render_texts
-from tracer.findings import Finding
+from tracer.findings import Finding, Where
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -577,3 +578,41 @@ def test_a_cost_of_slow_steps_is_not_told_of_each() -> None:
     said = verdict(replace(_with_a_slow_first_step(), findings=(finding,)))
     assert "(costs 90.0 ms in 10 steps)" in said
     assert "That would gain 90.0 ms in 10 steps." in said
+
+
+def _reads(*counts: int) -> Analysis:
+    """A recording of the CPU with a read at each of so many lines."""
+    findings = [
+        Finding(
+            "sync.hidden",
+            "info",
+            "would wait on a GPU: the host reads a value from the device: aten::item",
+            count,
+            steps=tuple(range(number + 1)),
+            where=Where(f"loop{number}.py", 3, "pick", None, "aten::item"),
+            detail={"would_wait": True, "library": "transformers" if number else None},
+            advice="Keep the value on the device.",
+        )
+        for number, count in enumerate(counts)
+    ]
+    steps = [Step("decode", {"other.norm": 900.0})] * 4
+    return make_analysis(steps, devices=0, findings=tuple(findings))
+
+
+def test_waits_that_only_a_gpu_would_make_are_one_entry_with_their_places() -> None:
+    analysis = _reads(4, 9, 1)
+    text = " ".join(render_text(analysis, width=100, ascii=False).split())
+    assert text.count("would wait on a GPU") == 1
+    assert (
+        "would wait on a GPU, at 3 places: loop1.py:3 pick, operator aten::item through "
+        "transformers (9 times); loop0.py:3 pick, operator aten::item (4 times); loop2.py:3 pick"
+    ) in text
+    assert "3/4" in text and "Nothing on a CPU." in text
+    assert to_html(analysis).count("would wait on a GPU") == 1
+    assert len(to_report(analysis)["findings"]) == 3
+
+
+def test_one_wait_that_only_a_gpu_would_make_keeps_its_own_words() -> None:
+    text = " ".join(render_text(_reads(4), width=100, ascii=False).split())
+    assert "would wait on a GPU: the host reads a value" in text
+    assert "do: Keep the value on the device." in text

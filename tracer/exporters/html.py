@@ -6,17 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from tracer.analysis import BUCKETS, Analysis
 from tracer.exporters.absent import all_checks
-from tracer.exporters.costs import Cost, ranked_costs
+from tracer.exporters.costs import Cost
 from tracer.exporters.format import UNKNOWN, count_text, duration_text, percent_text
 from tracer.exporters.html_plots import level_bar, module_icicle, step_columns, text
 from tracer.exporters.html_style import CSS
 from tracer.exporters.json_report import all_notes
 from tracer.exporters.levels import Level, phase_levels, window_level
+from tracer.exporters.merged import reported_costs
 from tracer.exporters.module_tree import fold_modules, visible_rows
-from tracer.exporters.names import short_kernel
+from tracer.exporters.names import short_kernel, where_text
 from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import mean_note, usual_level
-from tracer.exporters.text_findings import head_items, live_items, where_text
+from tracer.exporters.text_findings import head_items, live_items
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
 from tracer.exporters.traced import block_text
 from tracer.exporters.words import level_words
@@ -179,7 +180,7 @@ def _kernels(analysis: Analysis) -> str:
 
 
 def _findings(analysis: Analysis) -> str:
-    cards = "".join(_card(cost) for cost in ranked_costs(analysis))
+    cards = "".join(_card(cost) for cost in reported_costs(analysis))
     return f"<h2>Findings</h2>{cards or '<p>none</p>'}"
 
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, get_character_cell_size
 
+from tracer.findings import Where
+
 ELLIPSIS = "…"
 # Joiners inside words and emoji of many scripts: they move nothing.
 _HARMLESS_FORMATS = frozenset("\u200c\u200d")
@@ -131,3 +133,19 @@ def fit_names(
 def _numbered(name: str, number: int, width: int) -> str:
     mark = f"#{number}"
     return cut_middle(name, max(width - len(mark), 1)) + mark
+
+
+def where_text(where: Where) -> str:
+    """`sample.py:88 pick, module lm_head, operator aten::item`; empty when nothing is known."""
+    parts: list[str] = []
+    if where.file is not None:
+        line = f":{where.line}" if where.line is not None else ""
+        function = f" {where.function}" if where.function else ""
+        parts.append(f"{where.file}{line}{function}")
+    elif where.function:
+        parts.append(where.function)
+    if where.module:
+        parts.append(f"module {where.module}")
+    if where.operator:
+        parts.append(f"operator {where.operator}")
+    return inert(", ".join(parts))

@@ -19,10 +19,9 @@ from tracer.exporters.format import (
     table_scale,
 )
 from tracer.exporters.layout import Column, Page, heading, paragraph, table, titled
-from tracer.exporters.names import inert
+from tracer.exporters.names import inert, where_text
 from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.text import page_of, shown
-from tracer.exporters.text_findings import where_text
 from tracer.findings import Finding
 from tracer.rank_analysis import Alignment, KindSums, RankAnalysis, RankResult
 

@@ -10,14 +10,15 @@ from rich.text import Text
 
 from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
-from tracer.exporters.costs import Cost, gain_text, ranked_costs
+from tracer.exporters.costs import Cost, gain_text
 from tracer.exporters.counters import counter_items
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
 from tracer.exporters.json_report import all_notes, device_name
 from tracer.exporters.layout import Column, Page, heading, pad, paragraph, table, titled
-from tracer.exporters.names import inert
+from tracer.exporters.merged import reported_costs
+from tracer.exporters.names import inert, where_text
 from tracer.exporters.traced import block_text
-from tracer.findings import Check, Where
+from tracer.findings import Check
 
 _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
@@ -26,7 +27,7 @@ _MOST_NAMED = 3
 
 def finding_lines(page: Page, analysis: Analysis) -> list[Text]:
     """The findings, the costliest first, each with its place and what to do."""
-    costs = ranked_costs(analysis)
+    costs = reported_costs(analysis)
     if not costs:
         return titled(page, "FINDINGS", f"none{_unchecked_clause(analysis)}")
     columns = [Column(title) for title in ("cost a step", "share", "gain", "steps")]
@@ -75,22 +76,6 @@ def _finding_details(page: Page, cost: Cost) -> list[Text]:
     if finding.advice:
         lines += paragraph(page, f"do: {inert(finding.advice)}", indent=_INDENT)
     return lines
-
-
-def where_text(where: Where) -> str:
-    """`sample.py:88 pick, module lm_head, operator aten::item`; empty when nothing is known."""
-    parts: list[str] = []
-    if where.file is not None:
-        line = f":{where.line}" if where.line is not None else ""
-        function = f" {where.function}" if where.function else ""
-        parts.append(f"{where.file}{line}{function}")
-    elif where.function:
-        parts.append(where.function)
-    if where.module:
-        parts.append(f"module {where.module}")
-    if where.operator:
-        parts.append(f"operator {where.operator}")
-    return inert(", ".join(parts))
 
 
 def check_lines(page: Page, analysis: Analysis) -> list[Text]:

@@ -14,8 +14,7 @@ from tracer.analysis import Analysis
 from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import Cost, gain_text, ranked_costs
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
-from tracer.exporters.names import inert
-from tracer.exporters.text_findings import where_text
+from tracer.exporters.names import inert, where_text
 from tracer.findings import SEVERITIES, Check
 from tracer.tui.look import Look
 from tracer.tui.model.lines import BOLD, Target
