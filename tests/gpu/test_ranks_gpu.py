@@ -166,8 +166,8 @@ def line_of(script: str, mark: str) -> int:
 def test_the_step_without_the_profiler_is_told(saved: Saved, program: str) -> None:
     """How near it comes to the stopwatch is printed."""
     figures = saved.figures(program)
-    for word in ("stopwatch_ms", "unprofiled_ms", "deviation_ratio"):
-        print(program, word, round(figures[word], 4))
+    for word in ("stopwatch_ms", "unprofiled_ms", "deviation_ratio", "deviation_ends"):
+        print(program, word, figures[word])
     for way in ("profiler", "kernels", "modules"):
         print(program, way, "takes", round(figures[f"{way}_ratio"], 3), "of the time without")
 

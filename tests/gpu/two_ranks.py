@@ -29,6 +29,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile
 
 from tracer import trace
+from tracer.analysis import Observer
 from tracer.collectors.steps.calibration import WAITING_STEPS
 
 CPU = os.environ.get("TRACER_RANKS_DEVICE") == "cpu"  # gloo and a tiny model
@@ -153,19 +154,41 @@ def wait() -> None:
 
 
 def timed(step: Step) -> float:
-    """Milliseconds a step over a free run, a barrier before and a wait after."""
+    """Milliseconds a step over a free run: from the end of a first step, before which there is a
+    barrier, to the end of the last."""
     dist.barrier()
     wait()
-    begun = time.perf_counter()
+    step()
+    begun = moment()
     for _ in range(STEPS):
         step()
+    ended = moment()
     wait()
-    return (time.perf_counter() - begun) / STEPS * 1e3
+    return float(begun.elapsed_time(ended)) / STEPS
+
+
+class Moment:
+    """When a host without a device came by; as a CUDA event tells it."""
+
+    def __init__(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def elapsed_time(self, other: Moment) -> float:
+        return (other.at_s - self.at_s) * 1e3
+
+
+def moment() -> Any:
+    """Now, on the device's clock where there is one."""
+    if CPU:
+        return Moment()
+    kind: Any = torch.cuda.Event
+    event = kind(enable_timing=True)
+    event.record()
+    return event
 
 
 def costs(step: Step) -> dict[str, Any]:
-    """The same steps bare, under the profiler and under the tracer, in turn; a first one pays for
-    first use and is not timed."""
+    """The same steps bare, under the profiler and under the tracer, in turn."""
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "profiler": partial(profile, activities=ACTIVITIES),
         "kernels": partial(trace, detail="kernels"),
@@ -176,7 +199,6 @@ def costs(step: Step) -> dict[str, Any]:
         for name, way in {"none": nullcontext, **ways}.items():
             dist.barrier()
             with way():
-                step()
                 times[name].append(timed(step))
     step_ms = {name: statistics.median(values) for name, values in times.items()}
     ratios = {f"{name}_ratio": step_ms[name] / step_ms["none"] for name in ways}
@@ -184,26 +206,36 @@ def costs(step: Step) -> dict[str, Any]:
 
 
 def unprofiled(name: str, step: Step) -> dict[str, Any]:
-    """The step that the report calls unprofiled, beside a stopwatch before and after it."""
-    watch = [timed(step) for _ in range(3)]
+    """The step that the report calls unprofiled, beside a stopwatch before and after it: medians of
+    some rounds, since a host may be slow for a while."""
+    watched, said, profiled, ratios = [], [], [], []
+    for _ in range(ROUNDS):
+        before_ms = timed(step)
+        observer, reason = calibrated(name, step)
+        if observer is None:
+            return {"stopwatch_ms": before_ms, "no_observer": reason}
+        watched.append((before_ms + timed(step)) / 2)
+        said.append(observer.unprofiled_step_ns / 1e6)
+        profiled.append(observer.profiled_step_ns / 1e6)
+        ratios.append(said[-1] / watched[-1] - 1)
+    return {
+        "stopwatch_ms": statistics.median(watched),
+        "unprofiled_ms": statistics.median(said),
+        "deviation_ratio": statistics.median(ratios),
+        "deviation_ends": [min(ratios), max(ratios)],
+        "profiled_ms": statistics.median(profiled),
+    }
+
+
+def calibrated(name: str, step: Step) -> tuple[Observer | None, str]:
+    """What the report says of the profiler's own cost, or why it says nothing."""
     dist.barrier()
     with trace(calibrate=True) as t:
         for _ in range(WAITING_STEPS + STEPS):
             with t.step(name):
                 step()
         wait()
-    watch += [timed(step) for _ in range(3)]
-    observer, stopwatch_ms = t.analysis.observer, statistics.median(watch)
-    if observer is None:
-        return {"stopwatch_ms": stopwatch_ms, "no_observer": t.analysis.observer_reason}
-    said_ms = observer.unprofiled_step_ns / 1e6
-    return {
-        "stopwatch_ms": stopwatch_ms,
-        "stopwatch_ends_ms": [min(watch), max(watch)],
-        "unprofiled_ms": said_ms,
-        "deviation_ratio": said_ms / stopwatch_ms - 1,
-        "profiled_ms": observer.profiled_step_ns / 1e6,
-    }
+    return t.analysis.observer, str(t.analysis.observer_reason or "")
 
 
 def save(name: str, make: Callable[[], Step], out: Path, steps: int = SAVED_STEPS) -> None:
