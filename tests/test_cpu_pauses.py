@@ -79,6 +79,13 @@ def test_a_file_cut_before_its_device_rows_says_nothing_of_the_device() -> None:
     assert "cut off before its device rows" in analysis.breakdown_reason
 
 
+def test_what_the_recording_itself_does_is_no_pause_of_the_program() -> None:
+    maker = paused()
+    maker.add("overhead", "tracer::names of modules", 10_000, 19_900)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.steps == (1, 2, 3, 4, 5)
+
+
 def test_compiling_is_no_pause_and_names_its_function() -> None:
     maker = paused()
     times = {"start_ns": 70_100_000, "end_ns": 89_900_000}

@@ -45,6 +45,17 @@ def test_work_that_was_launched_in_time_waited_for_the_device() -> None:
     assert charged(analysis)["device"] == 10_000
 
 
+def test_what_the_recording_itself_does_is_its_own_cost() -> None:
+    """It names modules from 30 to 90, while the device waits for the next launch."""
+    maker = TraceMaker()
+    two_kernels(maker, 100)
+    maker.add("overhead", "tracer::names of modules", 30, 60)
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    assert charged(analysis)["profiler"] == 60_000
+    assert found(analysis, "gap.host") == []
+
+
 def test_a_late_launch_splits_into_dispatch_python_and_latency() -> None:
     """From the end of work at 20: Python until 40, an operator until its launch at 60, then the
     latency of the launch, 5."""

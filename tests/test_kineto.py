@@ -92,6 +92,13 @@ def test_a_module_range_is_a_module_in_either_category(tmp_path: Path, cat: str)
     assert trace.meta.recorded["modules"]
 
 
+@pytest.mark.parametrize("cat", ["cpu_op", "user_annotation"])
+def test_what_the_recording_did_itself_is_on_no_thread(tmp_path: Path, cat: str) -> None:
+    events = [event(cat, "tracer::names of modules", 1, 2), operator("aten::mm", 4, 2)]
+    trace = read_kineto(kineto_file(tmp_path, events))
+    assert rows(trace, "kind", "thread") == [("overhead", -1), ("operator", 0)]
+
+
 def test_frames_keep_their_caller_and_module(tmp_path: Path) -> None:
     args: list[dict[str, Any]] = [
         {"Python id": 1, "Python parent id": None},

@@ -489,6 +489,19 @@ def test_threads_have_roots_of_their_own() -> None:
     assert sum(ranges(t.trace).values()) == 60
 
 
+def test_naming_the_modules_of_a_root_is_the_recordings_own_cost() -> None:
+    """Once a root, before its first call."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).eval()
+    with trace() as t:
+        for _ in range(3):
+            model(torch.ones(1, 4))
+    recorded = t.analysis.trace
+    (own,) = recorded.rows("overhead")
+    assert recorded.names[recorded.name_codes[own]] == "tracer::names of modules"
+    first = recorded.rows("module")[0]
+    assert recorded.end_ns[own] <= recorded.start_ns[first]
+
+
 def test_an_exception_closes_the_ranges() -> None:
     class Raising(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

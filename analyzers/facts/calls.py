@@ -34,7 +34,7 @@ _COMPILE_FRAME = re.compile(
 _AUTOTUNE = re.compile(r"CachingAutotuner\.|.*autotun(e|ing)", re.I)
 _OVERHEAD_COMPILE = re.compile(r".*(Lazy Function Loading|Driver Compiler|Module Loading)", re.I)
 _OVERHEAD_PROFILER = re.compile(
-    r".*(Buffer Flush|Activity Buffer|CUPTI|Instrumentation|Resource|Overhead)", re.I
+    r"tracer::|.*(Buffer Flush|Activity Buffer|CUPTI|Instrumentation|Resource|Overhead)", re.I
 )
 _INPUT = re.compile(
     r"enumerate\(DataLoader|.*tokeniz|.*[Cc]ollat|.*data_?loader\w*\.(py|__next__)|.*_BaseDataLoader"

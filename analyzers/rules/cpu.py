@@ -177,7 +177,9 @@ def _long_gaps(context: Context, analysis: Analysis) -> Longs:
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else float(analysis.window.wall_ns)
     compiling = gaps.cause == CAUSE_CODE["compile"]  # rule file `cpu_compile` judges these
-    rows = np.flatnonzero((length > _PAUSE_SHARE * step) & ~compiling)
+    own = union(*context.work.calls.overhead_ranges(compiles=False))
+    ours = 2 * covered(gaps.start_ns, gaps.end_ns, *own) > length  # what the recording itself does
+    rows = np.flatnonzero((length > _PAUSE_SHARE * step) & ~compiling & ~ours)
     longest: Longs = rows[np.argsort(-length[rows], kind="stable")][:_MOST]
     return np.sort(longest)
 

@@ -35,7 +35,9 @@ class CompileEvents:
         self._log = CompileLog()
         self._generated = GeneratedRanges(make_range)
         names = ModuleNames(self._path_of, lambda: parameter_owners(tree))
-        self._graphs = CompiledGraphs(names, self._generated.look)
+        self._graphs = CompiledGraphs(
+            names, self._generated.look, lambda: make_range("tracer::compiled code")
+        )
         self._undo: list[Callable[[], None]] = []
         self._imports = ImportWatch(
             {

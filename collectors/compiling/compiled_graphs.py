@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -24,10 +25,15 @@ from tracer.collectors.compiling.compiled_source import read_source
 
 class CompiledGraphs:
     """Collects compiled graphs between `watch…` and `close`. `on_new` is called before a graph runs
-    for the first time."""
+    for the first time; `own_range` makes a range around what the program then waits for."""
 
-    def __init__(self, names: ModuleNames, on_new: Callable[[], None]) -> None:
-        self._names, self._on_new = names, on_new
+    def __init__(
+        self,
+        names: ModuleNames,
+        on_new: Callable[[], None],
+        own_range: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self._names, self._on_new, self._own_range = names, on_new, own_range
         self._frames: dict[str, Frame] = {}
         self._seen: dict[int, Seen] = {}  # by `id`, which they keep because they are held here
         self._used: set[int] = set()
@@ -135,9 +141,10 @@ class CompiledGraphs:
         seen.backward = bool(options.get("is_backward", False))
 
     def _called(self, graph: Any, inputs: Any) -> None:
-        self._on_new()
-        # Their memory may be another's later; the source is read when the program has ended.
-        self._record(graph).inputs = self._names.owners_of(inputs)
+        with self._own_range():
+            self._on_new()
+            # Their memory may be another's later; the source is read when the program has ended.
+            self._record(graph).inputs = self._names.owners_of(inputs)
 
     # What is made of it
 

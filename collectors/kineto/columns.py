@@ -23,6 +23,7 @@ from tracer.collectors.kineto.fields import (
 from tracer.collectors.kineto.names import (
     FRAMEWORK_RANGES,
     MODULE_PREFIX,
+    OWN_PREFIX,
     UNNAMED_CALL,
     call_name,
     copy_kind,
@@ -261,7 +262,7 @@ class Tables:
 def finish(columns: Columns, origin_ns: int) -> Tables:
     """Sort the events by start, longer first, and key the side tables by their new rows."""
     _name_calls(columns)
-    _mark_modules(columns)
+    _mark_own(columns)
     _mark_ranges(columns)
     times = columns.view(EVENTS, "start_ns"), columns.view(EVENTS, "duration_ns")
     order = sort_order(*times, columns.take(*_ORDER))
@@ -293,14 +294,26 @@ def _name_calls(columns: Columns) -> None:
             names[rows[callbacks == callback]] = texts.code(known)
 
 
-def _mark_modules(columns: Columns) -> None:
-    """A range that our hooks wrote around a module's call is a module, whatever its category."""
+def _mark_own(columns: Columns) -> None:
+    """Ranges that our hooks wrote, whatever their category: one around a module's call is a module,
+    one around what the recording itself does is its cost, and no work of the thread."""
+    modules, own = _ranges_named(columns, MODULE_PREFIX), _ranges_named(columns, OWN_PREFIX)
+    kinds = columns.view(EVENTS, "kind")
+    kinds[modules] = KIND_CODE["module"]
+    kinds[own] = KIND_CODE["overhead"]
+    columns.view(EVENTS, "thread")[own] = NONE
+
+
+def _ranges_named(columns: Columns, prefix: bytes) -> NDArray[np.bool_]:
+    """Which events are ranges whose names begin so."""
     texts = columns.texts[EVENTS, "name"].codes
-    is_module = np.array([raw.startswith(MODULE_PREFIX) for raw in texts], dtype=bool)
-    if is_module.any():
-        kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
-        ranges = (kinds == KIND_CODE["operator"]) | (kinds == KIND_CODE["annotation"])
-        kinds[ranges & is_module[names]] = KIND_CODE["module"]
+    named = np.array([raw.startswith(prefix) for raw in texts], dtype=bool)
+    kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
+    if not named.any():
+        return np.zeros(kinds.size, dtype=bool)
+    ranges = (kinds == KIND_CODE["operator"]) | (kinds == KIND_CODE["annotation"])
+    found: NDArray[np.bool_] = ranges & named[names]
+    return found
 
 
 def _mark_ranges(columns: Columns) -> None:

@@ -7,6 +7,8 @@ import re
 from typing import NamedTuple
 
 MODULE_PREFIX = b"module::"
+# What the recording itself does in the program's threads.
+OWN_PREFIX = b"tracer::"
 UNNAMED_CALL = b"INVALID"
 # How the ranges begin that PyTorch itself writes around Python code.
 FRAMEWORK_RANGES = (

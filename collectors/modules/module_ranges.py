@@ -6,6 +6,7 @@ whether a compiler traces it, and that is a constant to the compiler, so no guar
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -28,6 +29,9 @@ Call = Callable[..., Any]
 
 # The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
 _is_compiling = torch.compiler.is_dynamo_compiling
+
+# Ranges of this prefix are read as the recording's own cost.
+OWN_RANGE = "tracer::names of modules"
 
 
 class RootListener(Protocol):
@@ -267,8 +271,7 @@ class ModuleRanges:
             if self._graph_task() != -1:  # a checkpoint computes it again
                 return None
             if id(module) not in self.tree.ranges:
-                self.tree.add(module)
-                self._generations.watch(type(unwrap(module)))
+                self._meet(module)
             if not _can_be_a_model(module) or _capturing():
                 return None
             self._listener.root_begins()
@@ -277,6 +280,12 @@ class ModuleRanges:
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
             return None
+
+    def _meet(self, module: nn.Module) -> None:
+        """Name the modules of a root; as a range of its own, since the program waits for it."""
+        with self.make_range(OWN_RANGE) if self._writes else contextlib.nullcontext():
+            self.tree.add(module)
+            self._generations.watch(type(unwrap(module)))
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:
