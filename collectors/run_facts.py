@@ -53,15 +53,23 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     """What one model resolved to. The program may free it before the recording ends."""
     modules = modules_of(model)  # searched once: the model's first call waits for it
     parameters = parameters_in(modules)
+    configured = _configured(modules)
     return {
-        "attention_implementation": attention_implementation([model]),
-        "attention_requested": attention_requested([model]),
+        "attention_implementation": attention_implementation([configured]),
+        "attention_requested": attention_requested([configured]),
         "dtypes": dtypes(parameters),
-        "quantization": quantization(model, parameters),
+        "quantization": quantization(configured, parameters),
         "narrow_weights": narrow_weights((*parameters, *_buffers_in(modules))),
         "compile_mode": compile_mode(modules),
-        "model": model_facts(model, parameters),
+        "model": model_facts(model, parameters, _config(configured)),
     }
+
+
+def _configured(modules: Sequence[nn.Module]) -> nn.Module:
+    """The model, or the first inside it that chose an attention: what is put around a model, as
+    for LoRA, has a configuration of its own or none."""
+    chose = (m for m in modules if hasattr(vars(m).get("config"), "_attn_implementation"))
+    return next(chose, modules[0])
 
 
 def collect_facts(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -316,10 +324,11 @@ def device_uuids() -> dict[str, str]:
     return {device: f"GPU-{uuid}" for device, uuid in uuids.items() if uuid is not None}
 
 
-def model_facts(model: nn.Module, parameters: Sequence[torch.Tensor]) -> dict[str, Any]:
+def model_facts(
+    model: nn.Module, parameters: Sequence[torch.Tensor], config: Any
+) -> dict[str, Any]:
     """Size and shape of one model."""
     inner = unwrap(model)
-    config = _config(model)
     shape = {name: _plain(getattr(config, name, None)) for name in _CONFIG_FIELDS}
     return {
         "type": type(inner).__name__,

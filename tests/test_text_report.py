@@ -28,9 +28,11 @@ from tracer.exporters.format import counted, duration_text, percent_text, shares
 from tracer.exporters.html import to_html
 from tracer.exporters.json_report import to_report
 from tracer.exporters.layout import wrap
+from tracer.exporters.levels import phase_levels
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
 from tracer.exporters.sentence import verdict
+from tracer.exporters.spread import usual_level
 from tracer.exporters.text import render_text, render_texts
 from tracer.findings import Finding, Where
 
@@ -340,7 +342,7 @@ def test_the_median_step_leads_where_steps_differ() -> None:
     usual = [Step("decode", {"ffn.projection": us}) for us in (1_000.0, 1_010.0, 1_020.0)]
     said = verdict(make_analysis([*usual, slow]))
     assert said.startswith(
-        "FFN takes most of decode: 1.01 of 1.01 ms in the median step (100 %), all of it "
+        "FFN takes most of decode: 1.02 of 1.02 ms in the median step (100 %), all of it "
         "projection; the GPU is never idle. One of 4 decode steps takes 49.3 times the median, "
         "50.0 ms (94 % of their time): 100 % of what they take longer is Python's garbage "
         "collector."
@@ -616,3 +618,11 @@ def test_one_wait_that_only_a_gpu_would_make_keeps_its_own_words() -> None:
     text = " ".join(render_text(_reads(4), width=100, ascii=False).split())
     assert "would wait on a GPU: the host reads a value" in text
     assert "do: Keep the value on the device." in text
+
+
+def test_the_median_step_of_an_even_number_is_their_median() -> None:
+    walls = (1_000.0, 2_000.0, 4_000.0, 50_000.0)
+    analysis = make_analysis([Step("decode", {"ffn.projection": us}) for us in walls])
+    (phase,) = analysis.phases
+    level = usual_level(analysis, phase_levels(analysis)[0])
+    assert level.per_step(level.total_ns) == phase.median_ns == 3_000_000

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from tests.live_models import OwnModel, prompt
+from tests.live_models import OwnModel, decoder, prompt
 from tracer import trace
 from tracer.collectors import torch_profiler
 from tracer.errors import UsageError
@@ -138,6 +138,15 @@ def test_facts_and_modules_of_the_run(model: nn.Module) -> None:
     assert table.loc["layers.0.attention", "parameters"] == 0
     code = OwnModel.forward.__code__
     assert tuple(table.loc["", ["file", "line"]]) == (code.co_filename, code.co_firstlineno)
+
+
+def test_the_choices_of_a_model_that_another_holds_are_known() -> None:
+    """As of one that LoRA was put around: what is called first has no configuration."""
+    with trace(detail="light") as t, torch.no_grad():
+        nn.Sequential(decoder("llama"))(prompt())
+    assert t.trace.meta.facts["attention_implementation"] == "sdpa"
+    assert t.trace.meta.facts["models"][0]["num_hidden_layers"] > 0
+    assert "attention sdpa (asked for: sdpa or nothing)" in str(t.report)
 
 
 def test_a_model_that_is_freed_inside_the_block_is_freed() -> None:

@@ -104,7 +104,7 @@ def _times(analysis: Analysis) -> str:
 def _bar_of(level: Level) -> str:
     words = level_words(level)
     time = duration_text(level.per_step(level.wall_ns))
-    steps = f", mean of {level.steps:,}" if level.steps > 1 else ""
+    steps = f", mean of {level.steps:,}" if level.steps > 1 and not level.middle else ""
     label = f"{words.one}: {time}{steps}"
     return f"<p>{text(label)}</p>{level_bar(level, label)}"
 

@@ -27,7 +27,7 @@ class Level:
     wall_ns: int
     devices: int
     bucket_ns: NDArray[np.int64]
-    middle: bool = False  # the step in the middle of those of its phase
+    middle: bool = False  # the median step: the one in the middle, or the mean of both
     unrecorded_ns: int = 0  # idle in which the device may have been busy with what has no rows
 
     @property

@@ -48,10 +48,10 @@ class Spread:
         return np.asarray(self.walls > _SLOW_RATIO * self.median_ns)
 
     @property
-    def middle(self) -> int:
-        """The step in the middle by its time."""
+    def middle(self) -> NDArray[np.int64]:
+        """The step in the middle by its time; of an even number both, whose mean is the median."""
         order = np.argsort(self.walls, kind="stable")
-        return int(self.steps[order[(order.size - 1) // 2]])
+        return self.steps[order[(order.size - 1) // 2 : order.size // 2 + 1]]
 
 
 def find_spread(analysis: Analysis, phase: str | None) -> Spread | None:
@@ -101,13 +101,13 @@ def mean_note(analysis: Analysis, level: Level) -> str:
 
 
 def middle_level(analysis: Analysis, spread: Spread) -> Level:
-    """The step in the middle, as a level of its own."""
+    """The median step, as a level of its own."""
     chosen = np.zeros(len(analysis.steps), dtype=np.bool_)
     chosen[spread.middle] = True
-    wall_ns = int(analysis.steps["wall_ns"].to_numpy()[spread.middle])
-    devices = analysis.window.devices
+    wall_ns = int(analysis.steps["wall_ns"].to_numpy()[spread.middle].sum())
+    devices, count = analysis.window.devices, spread.middle.size
     sums, unrecorded = bucket_sums(analysis, chosen), unrecorded_sum(analysis, chosen)
-    return Level(spread.phase, 1, wall_ns, devices, sums, middle=True, unrecorded_ns=unrecorded)
+    return Level(spread.phase, count, wall_ns, devices, sums, middle=True, unrecorded_ns=unrecorded)
 
 
 def spread_sentence(analysis: Analysis, spread: Spread) -> str:
