@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,7 +182,7 @@ def _phase(name: str, steps: Sequence[Step], devices: int, accounted: bool) -> P
     return Phase(
         name=name,
         steps=len(steady),
-        median_ns=walls[len(walls) // 2] if walls else None,
+        median_ns=round(statistics.median(walls)) if walls else None,
         min_ns=walls[0] if walls else None,
         p95_ns=walls[-1] if walls else None,
         p99_ns=walls[-1] if walls else None,
