@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.golden_files import check_golden
-from tests.make_analysis import Step, make_analysis
+from tests.make_analysis import START_NS, Step, make_analysis
 from tests.sample_analyses import decode_analysis, hostile_analysis, unusable_analysis
 from tracer.analysis import GROUPS, PARTS, Analysis
 from tracer.events import Note
@@ -70,8 +70,8 @@ def two_devices() -> Analysis:
         "sequence": [0, 1, 2],
         "bytes": [1000, 3000, -1],
         "dtype": ["BFloat16"] * 3,
-        "start_ns": [0, 10_000, 20_000],
-        "end_ns": [2_000, 12_000, 20_006],
+        "start_ns": [START_NS + ns for ns in (0, 10_000, 20_000)],
+        "end_ns": [START_NS + ns for ns in (2_000, 12_000, 20_006)],
         "exposed_ns": [2_000, 1_500, 6],
         "overlapped_ns": [0, 500, 0],
         "wait_ns": [-1] * 3,
@@ -206,14 +206,15 @@ def test_bus_bandwidth_counts_the_ranks() -> None:
         "group": ["a", "b"],
         "group_size": [4, 4],
         "bytes": [1000, 1000],
-        "start_ns": [0, 0],
-        "end_ns": [9_000, 1_000],
+        "start_ns": [START_NS, START_NS],
+        "end_ns": [START_NS + 9_000, START_NS + 1_000],
         "exposed_ns": [0, 0],
         "overlapped_ns": [0, 0],
         "wait_ns": [8_000, -1],
         "wire_ns": [1_000, -1],
     }
-    analysis = make_analysis([], tables={"collectives": collectives})
+    step = Step("decode", {"communication.all_reduce": 10})
+    analysis = make_analysis([step], tables={"collectives": collectives})
     reduce, gather = to_report(analysis)["communication"]["collectives"]
     assert reduce["algbw_bytes_per_s"] == 1e9  # on the wire, without the wait
     assert reduce["busbw_bytes_per_s"] == 1.5e9

@@ -17,6 +17,7 @@ from tests.two_rank_checks import (
 from tracer import cli
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
+from tracer.exporters.json_report import to_report
 from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.store import load_run, save_run
 
@@ -108,3 +109,14 @@ def test_calls_before_the_window_count_nowhere() -> None:
         assert [kind.count for kind in rank.kinds] == [2 * LAYERS * STEPS]
         assert (rank.wait_ns or 0) - rank.entry_wait_ns < rank.summary.wall_ns / 10
         assert (rank.wait_ns or 0) + (rank.wire_ns or 0) < rank.summary.wall_ns
+
+
+def test_the_first_replay_in_the_window_was_entered_apart() -> None:
+    """Each rank captured by itself before; the other waited for it as the steps began."""
+    first, _ = ranks_of("graph")
+    (note,) = [note for note in first.notes if note.rule == "comm.window_start"]
+    assert note.detail["longest_ns"] > 6e6
+    (shared,) = [f for f in first.findings if f.rule == "comm.same_stream"]
+    assert (shared.cost_ns or 0) < 1.5e6
+    (summed,) = to_report(first)["communication"]["collectives"]
+    assert summed["count"] == 2 * LAYERS * STEPS

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.events import Note, Trace
 from tracer.findings import Check, Finding
@@ -296,6 +298,14 @@ class Analysis:
         if not self.accounted and self.trace.meta.detail != "light":
             return "unusable"
         return "partial" if self.damaged else "complete"
+
+    @property
+    def collectives_in_window(self) -> NDArray[np.bool_]:
+        """Which collectives are in the window: those of a warm-up or a capture before it are not,
+        and what is exposed or waited in them counts nowhere."""
+        start, end = (self.collectives[name].to_numpy() for name in ("start_ns", "end_ns"))
+        inside: NDArray[np.bool_] = (end > self.window.start_ns) & (start < self.window.end_ns)
+        return inside
 
     @property
     def damaged(self) -> bool:

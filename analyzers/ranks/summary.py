@@ -74,12 +74,9 @@ def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummar
 
 
 def _within_window(analysis: Analysis) -> Analysis:
-    """The analysis without the collectives before and after its window, as those of a warm-up: what
-    was waited in them counts nowhere."""
-    window, table = analysis.window, analysis.collectives
-    end_ns = window.start_ns + window.wall_ns
-    inside = (table["end_ns"] > window.start_ns) & (table["start_ns"] < end_ns)
-    return replace(analysis, collectives=table[inside].reset_index(drop=True))
+    """The analysis without the collectives before and after its window."""
+    kept = analysis.collectives[analysis.collectives_in_window]
+    return replace(analysis, collectives=kept.reset_index(drop=True))
 
 
 def _recognised_steps(analysis: Analysis) -> int:

@@ -75,7 +75,7 @@ def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult(
             checks=tuple(Check(rule, "not_checked", reason) for rule in (EXPOSED, SAME_STREAM))
         )
-    apart = began_apart(analysis.collectives)
+    apart = began_apart(analysis)
     kinds = [kind for kind in _kinds(context, analysis, apart) if _matters(kind, analysis)]
     findings: tuple[Finding, ...] = ()
     if kinds:
@@ -96,9 +96,10 @@ def _matters(kind: _Kind, analysis: Analysis) -> bool:
     return (ratio_of(kind.cost_ns, analysis) or 0.0) >= WARNING_RATIO
 
 
-def began_apart(collectives: pd.DataFrame) -> NDArray[np.bool_]:
+def began_apart(analysis: Analysis) -> NDArray[np.bool_]:
     """Whether each collective is the first of its group in the window and lasts far longer than
     its like: the ranks did not begin the window together."""
+    collectives, inside = analysis.collectives, analysis.collectives_in_window
     apart = np.zeros(len(collectives), dtype=bool)
     if not apart.size:
         return apart
@@ -106,8 +107,8 @@ def began_apart(collectives: pd.DataFrame) -> NDArray[np.bool_]:
     length = collectives["end_ns"].to_numpy() - start
     group = collectives["group"].cat.codes.to_numpy()
     alike = _alike(collectives)
-    for one in np.unique(group).tolist():
-        rows = np.flatnonzero(group == one)
+    for one in np.unique(group[inside]).tolist():
+        rows = np.flatnonzero((group == one) & inside)
         first = rows[np.argmin(start[rows])]
         like = np.flatnonzero((alike == alike[first]) & (np.arange(apart.size) != first))
         enough = like.size >= _ENOUGH_LIKE

@@ -314,8 +314,8 @@ def _communication(analysis: Analysis, level: Level) -> dict[str, Any]:
 
 
 def summed_collectives(analysis: Analysis) -> list[dict[str, Any]]:
-    """The collectives, summed by operation and process group."""
-    collectives = analysis.collectives
+    """The collectives of the window, summed by operation and process group."""
+    collectives = analysis.collectives[analysis.collectives_in_window]
     # One launched before the recording counts as unattributed, and in no operation.
     known = collectives[collectives["op"].isin(PARTS["communication"])]
     kinds: Iterable[tuple[Any, pd.DataFrame]] = known.groupby(
