@@ -14,7 +14,7 @@ from tracer.collectors.steps.device_steps import (
 )
 
 # Steps before a profiler starts by itself.
-WAITING_STEPS = 6
+WAITING_STEPS = 8
 # The first ones pay for first use: of the patches, and of what the interpreter forgot through them.
 FIRST_STEPS = 3
 _MOST_MARKS = 256

@@ -37,6 +37,7 @@ DEVICE = "cpu" if CPU else "cuda"
 LAYERS, TRAINED_LAYERS = 12, 6
 WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 2048, 256)
 STEPS, SAVED_STEPS, LATE_STEPS = 12, 6, 12
+RUNS = 3
 ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "3"))
 LATE_S = 0.02
 TIMEOUT = timedelta(seconds=60)
@@ -188,7 +189,8 @@ def moment() -> Any:
 
 
 def costs(step: Step) -> dict[str, Any]:
-    """The same steps bare, under the profiler and under the tracer, in turn."""
+    """The same steps bare, under the profiler and under the tracer, in turn, each the best of some
+    runs: a host may be slow for a while."""
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "profiler": partial(profile, activities=ACTIVITIES),
         "kernels": partial(trace, detail="kernels"),
@@ -199,7 +201,7 @@ def costs(step: Step) -> dict[str, Any]:
         for name, way in {"none": nullcontext, **ways}.items():
             dist.barrier()
             with way():
-                times[name].append(timed(step))
+                times[name].append(min(timed(step) for _ in range(RUNS)))
     step_ms = {name: statistics.median(values) for name, values in times.items()}
     ratios = {f"{name}_ratio": step_ms[name] / step_ms["none"] for name in ways}
     return {"step_ms": step_ms, **ratios}
