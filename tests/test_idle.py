@@ -122,6 +122,18 @@ def test_waits_without_a_launch_between_lost_the_host_their_time_together() -> N
     assert wait.cost_ns > 3 * 20_000
 
 
+@pytest.mark.parametrize(("direction", "waits"), [("device_to_device", 0), ("device_to_host", 1)])
+def test_a_copy_between_devices_holds_no_host(direction: str, waits: int) -> None:
+    """However long its call takes, and though the copy ends meanwhile."""
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 1_000)
+    maker.launch("k", start=1, run=(5, 300), operator="aten::mm")
+    maker.operator("aten::copy_", 309, 60)
+    maker.copy(direction, 8, start=310, run=(350, 351), call_us=46)
+    maker.launch("k", start=500, run=(505, 990), operator="aten::mm")
+    assert len(found(analyze(maker.build()), "sync.hidden")) == waits
+
+
 def test_a_wait_that_cost_no_idle_is_information() -> None:
     """Case 05 A: kernels run through the wait, the next starts 4 us after it."""
     maker = TraceMaker()
@@ -336,6 +348,23 @@ def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
     assert (plan.count, plan.steps, plan.detail["kind"]) == (4, (0, 1, 2, 3), "library-plan")
     assert plan.detail["operator"] == "lib::attend"
     assert not analysis.steps["warmup"].any()
+
+
+def test_what_comes_after_the_launches_of_an_operator_prepares_none() -> None:
+    """As where a call of NCCL waits for the lock of its watchdog, its kernel launched."""
+    maker = TraceMaker()
+    for step in range(4):
+        at = 20_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
+        for layer in range(16):
+            slow = 15_000 if layer == 0 else 0
+            begin = at + (0 if layer == 0 else 15_000) + 100 * layer
+            maker.operator("record_param_comms", begin, slow + 60)
+            maker.launch("k", start=begin + 20, run=(begin + 25, begin + 50))
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    assert found(analysis, "gap.compile") == found(analysis, "warmup.first_use") == []
+    assert charged(analysis)["launch"] > 4 * 14_000_000
 
 
 def test_without_compile_rows_a_long_pause_is_the_hosts() -> None:

@@ -94,14 +94,16 @@ class Calls:
         never = np.iinfo(np.int64).max
         ended = np.where(copied == NONE, never, self.trace.end_ns[np.maximum(copied, 0)])
         mask = np.zeros(len(self.trace.events), dtype=bool)
-        mask[copies] = (self.trace.end_ns[copies] >= ended) & ~self._pinned(copied)
+        mask[copies] = (self.trace.end_ns[copies] >= ended) & ~self._goes_on(copied)
         return mask | always
 
-    def _pinned(self, copied: Longs) -> NDArray[np.bool_]:
-        """Copies with pinned memory on the host: their calls do not wait by themselves."""
+    def _goes_on(self, copied: Longs) -> NDArray[np.bool_]:
+        """Copies with pinned memory on the host, or with none there: their calls do not wait by
+        themselves, however long they take."""
         table = self.trace.table("copies")
         at = lookup(table["event"].to_numpy(), copied)
         pinned = (table["source"].eq("pinned") | table["target"].eq("pinned")).to_numpy()
+        pinned |= table["direction"].eq("device_to_device").to_numpy()
         found: NDArray[np.bool_] = take(pinned.astype(np.int64), at) == 1
         return found
 

@@ -78,10 +78,12 @@ def _name_causes(side: HostSide, segments: Segments) -> None:
 
 def _library_work(side: HostSide, segments: Segments) -> Longs:
     """Stretches of an operator without a call inside that are far longer than those of its like,
-    or, when it has no like, than those of operators at all; it must launch something after."""
+    or, when it has no like, than those of operators at all; it must launch something after: what
+    comes after its launches prepares none, as the wait for a lock of NCCL's watchdog."""
     long, length = _longer(segments, _SHARE_OF_STEP * side.step_ns)
     owner = segments.event[long]
     launching = side.is_operator[owner] & side.launches_inside[owner]
+    launching &= side.next_launch(segments.end_ns(long)) < side.trace.end_ns[owner]
     long, length, owner = long[launching], length[launching], owner[launching]
     if not long.size:
         return long
