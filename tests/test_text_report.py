@@ -626,3 +626,15 @@ def test_the_median_step_of_an_even_number_is_their_median() -> None:
     (phase,) = analysis.phases
     level = usual_level(analysis, phase_levels(analysis)[0])
     assert level.per_step(level.total_ns) == phase.median_ns == 3_000_000
+
+
+def test_a_cost_between_the_steps_is_none_of_slow_ones() -> None:
+    finding = replace(
+        plan_finding(range(10)),
+        rule="gap.host",
+        cost_ns=20_000_000,
+        gain_ns=20_000_000,
+        detail={"between_steps_ns": 20_000_000},
+    )
+    said = verdict(replace(_with_a_slow_first_step(), findings=(finding,)))
+    assert "(costs 2.00 ms a step, between the steps)" in said
