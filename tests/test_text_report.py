@@ -558,7 +558,7 @@ def test_the_table_tells_what_the_verdict_tells_where_steps_differ() -> None:
     analysis = _with_a_slow_first_step()
     text = render_text(analysis, width=100, ascii=False)
     assert "900 of 900 us in the median step" in verdict(analysis)
-    assert "WHERE THE TIME GOES   median decode step" in text
+    assert "WHERE THE TIME GOES       decode, median" in text
     assert re.search(r"^  attention +900.0 +100.0 %", text, re.MULTILINE)
     assert re.search(r"^  overhead +0.0 +0.0 %", text, re.MULTILINE)
     assert "decode: the median of 10 is shown, the mean is 9.90 ms because of step 0." in text

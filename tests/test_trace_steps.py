@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -340,3 +341,33 @@ def test_no_value_of_a_tensor_is_read() -> None:
     ids = torch.zeros(2, 1, dtype=torch.long, device="meta")
     cache = [torch.zeros(2, 3, 4, device="meta")]
     assert _facts(input_ids=ids, cache=cache, mask=ids.bool()) == (2, 1, -1)
+
+
+def _learning(*, references: int, evaluations: int) -> list[tuple[str, int]]:
+    """Two epochs of four training steps, each with so many calls of a reference before it, and so
+    many calls of an evaluation after each epoch: phases in a row, with their numbers."""
+    net = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with trace() as t:
+        for _ in range(2):
+            for _ in range(4):
+                with torch.no_grad():
+                    for _ in range(references):
+                        net(torch.ones(2, 8))
+                net(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+            with torch.no_grad():
+                for _ in range(evaluations):
+                    net(torch.ones(2, 8))
+    phases = t.analysis.steps["phase"].astype(str)
+    return [(phase, len(list(rows))) for phase, rows in itertools.groupby(phases)]
+
+
+def test_an_evaluation_between_training_steps_is_in_none_of_them() -> None:
+    epoch = [("training", 4), ("forward", 3)]
+    assert _learning(references=0, evaluations=3) == epoch * 2
+    assert _learning(references=1, evaluations=3) == epoch * 2
+
+
+def test_a_reference_that_is_asked_first_belongs_to_the_training_step() -> None:
+    assert _learning(references=1, evaluations=0) == [("training", 8)]

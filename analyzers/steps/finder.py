@@ -219,6 +219,7 @@ class _Call:
     batch: int = NONE
     tokens: int = NONE
     phase: str = ""
+    graded: int = NONE
 
 
 def _root_calls(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
@@ -244,7 +245,8 @@ def _live_calls(trace: Trace) -> list[_Call]:
             continue
         # Another model beside the first has a name of its own.
         name = row["root"] if is_further_root(row["root"], row["type"]) else row["type"]
-        calls.append(_Call(name, start, row["end_ns"], thread, row["batch"], row["tokens"], phase))
+        facts = row["batch"], row["tokens"], phase, row["graded"]
+        calls.append(_Call(name, start, row["end_ns"], thread, *facts))
     return calls
 
 
@@ -294,30 +296,42 @@ def _is_inside(call: _Call, ranges: list[tuple[int, int]]) -> bool:
 
 
 def _optimizer_steps(trace: Trace, host: Host, calls: list[_Call]) -> list[HostStep]:
-    """Training: a step ends with the optimizer's, however many calls it accumulated."""
+    """Training: a step ends with the optimizer's, however many calls it accumulated. The calls of
+    an evaluation between two steps are in neither."""
     rows = _named(trace, host, _OPTIMIZER_STEP)
     ends = np.sort(trace.end_ns[np.array(rows, dtype=np.int64)])
     if not ends.size:
         return []
-    index = np.searchsorted(ends, [call.start_ns for call in calls])
+    index = np.searchsorted(ends, [call.start_ns for call in calls]).tolist()
+    groups: list[list[_Call]] = [[] for _ in range(ends.size + 1)]
+    for call, which in zip(calls, index, strict=True):
+        groups[which].append(call)
+    apart = [call for call in groups[-1] if call.graded == 0]
     steps = []
-    for which in np.unique(index[index < ends.size]).tolist():
-        group = [call for call, i in zip(calls, index.tolist(), strict=True) if i == which]
-        batch = sum(c.batch for c in group) if all(c.batch >= 0 for c in group) else NONE
-        tokens = _tokens(group)
-        steps.append(
-            HostStep(
-                group[0].name,
-                group[0].start_ns,
-                int(ends[which]),
-                group[0].thread,
-                "root_call",
-                "training",
-                batch,
-                tokens,
-            )
-        )
-    return steps
+    for group, end, ahead in zip(groups, ends.tolist(), _ahead(groups[:-1]), strict=False):
+        apart += group[:ahead]
+        steps += [_training_step(group[ahead:], end)] if group[ahead:] else []
+    return steps + [_call_step(call, call.end_ns, "root_call") for call in apart]
+
+
+def _ahead(groups: Sequence[Sequence[_Call]]) -> list[int]:
+    """How many calls before each step are no part of it: those that learn nothing, but for as many
+    as come before the usual step, in which a reference may be asked first."""
+    counts = [len(_without_learning(group)) for group in groups]
+    usual = [count for count, group in zip(counts, groups, strict=True) if group]
+    return [max(count - int(np.median(usual)), 0) for count in counts] if usual else counts
+
+
+def _without_learning(group: Sequence[_Call]) -> Sequence[_Call]:
+    """The calls before the first that autograd recorded; none where it recorded none."""
+    first = next((i for i, call in enumerate(group) if call.graded == 1), 0)
+    return group[:first] if all(call.graded == 0 for call in group[:first]) else []
+
+
+def _training_step(calls: Sequence[_Call], end_ns: int) -> HostStep:
+    batch = sum(c.batch for c in calls) if all(c.batch >= 0 for c in calls) else NONE
+    step = _call_step(calls[0], end_ns, "root_call")
+    return replace(step, phase="training", batch=batch, tokens=_tokens(calls))
 
 
 def _tokens(calls: Sequence[_Call]) -> int:
@@ -331,19 +345,13 @@ def _call_steps(trace: Trace, host: Host, calls: list[_Call], source: str) -> li
     learn nothing, such as sampling, is in no step: it would make a prefill as long as what comes
     after it, and detail `light`, which sees calls alone, would have other steps."""
     ends = _with_learning(trace, host, calls)
-    return [
-        HostStep(
-            call.name,
-            call.start_ns,
-            end,
-            call.thread,
-            source,
-            call.phase,
-            call.batch,
-            _tokens([call]),
-        )
-        for call, end in zip(calls, ends, strict=True)
-    ]
+    return [_call_step(call, end, source) for call, end in zip(calls, ends, strict=True)]
+
+
+def _call_step(call: _Call, end_ns: int, source: str) -> HostStep:
+    name, start, thread = call.name, call.start_ns, call.thread
+    tokens = _tokens([call])
+    return HostStep(name, start, end_ns, thread, source, call.phase, call.batch, tokens)
 
 
 def _with_learning(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:

@@ -101,10 +101,11 @@ def _amount(cost: Cost, ns: int, shown: Level) -> str:
 
 
 def _of_slow_steps(cost: Cost, shown: Level) -> bool:
-    """Whether the step in the middle is idle for less than the mean of this cost: some steps have
-    more of it than others."""
-    of_idle = cost.finding.rule.startswith(_RULES_OF_IDLE) and not _apart(cost)
-    return shown.middle and of_idle and (cost.cost_ns or 0) > shown.per_step(shown.idle_ns)
+    """Whether few steps have this cost, or the median step is idle for less than its mean."""
+    if not shown.middle or not cost.finding.rule.startswith(_RULES_OF_IDLE):
+        return False
+    few = 2 * len(cost.finding.steps) < cost.of_steps
+    return few or (not _apart(cost) and (cost.cost_ns or 0) > shown.per_step(shown.idle_ns))
 
 
 def _apart(cost: Cost) -> str:

@@ -83,7 +83,8 @@ def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
 
 
 def _phase_name(page: Page, phase: Phase) -> str:
-    name = _SHORT.get(phase.name, phase.name)
+    name = phase.name.removeprefix(f"{phase.part_of}.")
+    name = _SHORT.get(name, name)
     return (" " if phase.part_of else "") + page.name(name)
 
 
@@ -303,9 +304,9 @@ def _breakdown_line(row: Sequence[str]) -> Text:
 def _level_title(level: Level) -> str:
     if level.phase is None:
         return "whole recording"
-    if level.steps == 1 or level.middle:
+    if level.steps == 1 and not level.middle:
         return level_words(level).one.removeprefix("the ")
-    return f"{level_words(level).subject}, mean"
+    return f"{level_words(level).subject}, {'median' if level.middle else 'mean'}"
 
 
 def breakdown_rows(columns: Sequence[Rounded]) -> list[list[str]]:

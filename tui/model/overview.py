@@ -329,7 +329,8 @@ def _phase_bars(facts: Facts) -> Iterator[PhaseBar]:
         yield PhaseBar(name, level, whole.get(name), query)
         for phase in analysis.phases:
             if phase.part_of == name:
-                label = f" {_SHORT.get(phase.name, phase.name)}"
+                part = phase.name.removeprefix(f"{name}.")
+                label = f" {_SHORT.get(part, part)}"
                 yield PhaseBar(label, part_level(phase, analysis.window.devices), phase, query)
 
 
