@@ -51,8 +51,9 @@ class HostSide:
         return (
             ((compiled["start_ns"].to_numpy(), compiled["end_ns"].to_numpy()), COMPILE),
             (self.calls.overhead_ranges(compiles=True), COMPILE),
-            (self.calls.overhead_ranges(compiles=False), PROFILER),
             ((collections["start_ns"].to_numpy(), collections["end_ns"].to_numpy()), GC),
+            # The recording's own objects bring collections about, too.
+            (self.calls.overhead_ranges(compiles=False), PROFILER),
         )
 
     def is_range(self, rows: Longs) -> NDArray[np.bool_]:

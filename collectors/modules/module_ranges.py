@@ -270,22 +270,25 @@ class ModuleRanges:
         try:
             if self._graph_task() != -1:  # a checkpoint computes it again
                 return None
-            if id(module) not in self.tree.ranges:
-                self._meet(module)
-            if not _can_be_a_model(module) or _capturing():
-                return None
-            self._listener.root_begins()
-            within = self._generations.current(caller)
-            return self.calls.begin(module, self.tree.record_of(module), within, args, kwargs)
+            if id(module) in self.tree.ranges:
+                return self._open(module, args, kwargs, caller)
+            # The program waits for what is done at the first call: it is the recording's cost.
+            with self.make_range(OWN_RANGE) if self._writes else contextlib.nullcontext():
+                self.tree.add(module)
+                self._generations.watch(type(unwrap(module)))
+                return self._open(module, args, kwargs, caller)
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
             return None
 
-    def _meet(self, module: nn.Module) -> None:
-        """Name the modules of a root; as a range of its own, since the program waits for it."""
-        with self.make_range(OWN_RANGE) if self._writes else contextlib.nullcontext():
-            self.tree.add(module)
-            self._generations.watch(type(unwrap(module)))
+    def _open(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Any
+    ) -> OpenCall | None:
+        if not _can_be_a_model(module) or _capturing():
+            return None
+        self._listener.root_begins()
+        within = self._generations.current(caller)
+        return self.calls.begin(module, self.tree.record_of(module), within, args, kwargs)
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:
