@@ -20,6 +20,7 @@ from tests.make_traces import TraceMaker
 from tracer import cli
 from tracer.commands import COMMANDS, load_command
 from tracer.commands import report as report_command
+from tracer.commands.exits import NO_REPORT
 from tracer.errors import CaptureError
 from tracer.sources import find_sources, open_source
 from tracer.store import save_run
@@ -402,7 +403,7 @@ def test_a_full_disk_is_no_fault_of_ours(trace_file: Path) -> None:
             text=True,
             check=False,
         )
-    assert ended.returncode == cli.NO_REPORT
+    assert ended.returncode == NO_REPORT
     assert ended.stderr.startswith("tracer: the report could not be written")
     assert len(ended.stderr.splitlines()) == 1
 

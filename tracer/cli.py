@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tracer.commands import COMMANDS, Command, load_command
+from tracer.commands.exits import NO_REPORT
 from tracer.commands.meant import Parser
 from tracer.commands.output import close_stdout, flush_report, say
 from tracer.errors import TracerError
@@ -16,7 +17,6 @@ from tracer.version import VERSION
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
-NO_REPORT = 3
 
 _DESCRIPTION = """\
 Where did the time of this transformer step go, and what do I change?

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.exits import PARTIAL
 from tracer.errors import EmptyTraceError, NotATraceError
 from tracer.exporters.names import inert
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 NAME = "open"
 HELP = "explore a recording in the terminal: steps, timeline, modules, kernels, findings"
 
-PARTIAL = 4
 _ANNOUNCED_CELLS = 60
 
 

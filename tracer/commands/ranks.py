@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.gates import expect_rules, gate_failed
 from tracer.commands.output import Progress, say, wants_color, write_report
-from tracer.commands.report import GATE_FAILED, PARTIAL
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.gates import RULES, expect_rules, gate_failed, is_rule
 from tracer.commands.heap import keep_freed_memory
 from tracer.commands.output import Progress, say, wants_color, write_report
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 NAME = "report"
 HELP = "report a recording: a saved run, a PyTorch trace (.json, .json.gz) or a directory of them"
-
-GATE_FAILED = 1
-PARTIAL = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
