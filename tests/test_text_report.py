@@ -638,3 +638,11 @@ def test_a_cost_between_the_steps_is_none_of_slow_ones() -> None:
     )
     said = verdict(replace(_with_a_slow_first_step(), findings=(finding,)))
     assert "(costs 2.00 ms a step, between the steps)" in said
+
+
+def test_titles_of_the_table_stand_above_their_columns() -> None:
+    steps = [Step(phase, {"ffn.projection": 900.0}) for phase in ("forward", "training") * 3]
+    lines = render_text(make_analysis(steps), width=120, ascii=False).splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("WHERE"))
+    ends = [match.end() for match in re.finditer(r"(mean|recording)\b", lines[at])]
+    assert ends == [match.end() for match in re.finditer("share", lines[at + 1])]

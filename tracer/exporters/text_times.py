@@ -306,7 +306,8 @@ def _level_title(level: Level) -> str:
         return "whole recording"
     if level.steps == 1 and not level.middle:
         return level_words(level).one.removeprefix("the ")
-    return f"{level_words(level).subject}, {'median' if level.middle else 'mean'}"
+    name = "a step" if level.phase in ("", "step") else inert(level.phase)
+    return f"{name}, {'median' if level.middle else 'mean'}"
 
 
 def breakdown_rows(columns: Sequence[Rounded]) -> list[list[str]]:

@@ -141,7 +141,7 @@ def _what_steps_hold(analysis: Analysis) -> str:
     elif learns(analysis):
         step, between = "a call of the model", "calls, such as a backward pass,"
     else:
-        example = "sampling" if "decode" in phases else "preparing the next batch"
+        example = "sampling" if "decode" in phases else "sampling or preparing the next batch"
         step, between = "a call of the model", f"calls, such as {example},"
     return f"A step is {step}: what runs between the {between} is in none; t.step() takes it in"
 
