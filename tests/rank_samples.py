@@ -155,28 +155,37 @@ def straggler(analysis: RankAnalysis) -> tuple[int, int, int] | None:
 
 
 def hosts_run_ahead(
-    folder: Path, begins: Mapping[int, float], paces: Mapping[int, float], calls: int = 40
+    folder: Path,
+    begins: Mapping[int, float],
+    paces: Mapping[int, float],
+    calls: int = 40,
+    queue: int = 1000,
 ) -> Path:
     """Ranks that issue a collective at the pace of their host (microseconds) and never wait for a
-    device, from when they begin on; between calls operators run."""
-    ends, enters = 0.0, list[dict[int, float]]()
+    device, from when they begin on; between calls operators run. queue: so many calls are issued
+    before one has run at most; then a launch waits."""
+    ready, ends = dict(begins), list[float]()
+    asked, enters = list[dict[int, tuple[float, float]]](), list[dict[int, float]]()
     for k in range(calls):
-        asked = {rank: begins[rank] + k * paces[rank] for rank in begins}
-        enters.append({rank: max(at + 10, ends + 5) for rank, at in asked.items()})
-        ends = max(enters[-1].values()) + 6
-    for rank, begin in begins.items():
+        room = ends[k - queue] if k >= queue else 0.0
+        asked.append({rank: (at, max(at + 2, room)) for rank, at in ready.items()})
+        done = ends[-1] if ends else 0.0
+        enters.append({rank: max(until + 8, done + 5) for rank, (_, until) in asked[-1].items()})
+        ends.append(max(enters[-1].values()) + 6)
+        ready = {rank: until + paces[rank] - 2 for rank, (_, until) in asked[-1].items()}
+    for rank in begins:
         maker = TraceMaker(base_ns=BASE_NS)
-        for k, entered in enumerate(enters):
-            at = begin + k * paces[rank]
+        for call, entered, end in zip(asked, enters, ends, strict=True):
+            at, until = call[rank]
             event = maker.launch(
                 "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
                 start=at,
-                run=(entered[rank], max(entered.values()) + 6),
-                call_us=2,
+                run=(entered[rank], end),
+                call_us=until - at,
                 operator="c10d::allreduce_",
             )
             members = {"ranks": str(sorted(begins)), "group_size": len(begins)}
             maker.side("collectives", event, op="allreduce", group="0", in_elements=4096, **members)
-            maker.operator("aten::mm", at + 4, paces[rank] - 8)
+            maker.operator("aten::mm", until + 2, paces[rank] - 8)
         save_run(maker.build(rank=rank, world_size=len(begins)), folder / f"rank{rank}")
     return folder

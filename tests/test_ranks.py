@@ -301,6 +301,14 @@ def test_a_slower_host_costs_what_it_takes_longer(tmp_path: Path) -> None:
     assert "perhaps by chance" in ranks_verdict(analysis)
 
 
+def test_a_full_queue_hides_no_pace(tmp_path: Path) -> None:
+    """Once it is full the launches of rank 0 wait until a collective has run: both hosts issue at
+    one pace then."""
+    analysis = compared(hosts_run_ahead(tmp_path, {0: 0, 1: 600}, {0: 500, 1: 800}, queue=4))
+    (finding,) = analysis.findings
+    assert finding.cost_ns == pytest.approx(39 * 300_000, rel=0.1)
+
+
 def test_a_host_that_is_slower_for_long_is_no_chance(tmp_path: Path) -> None:
     paces = {0: 20_000.0, 1: 32_000.0}
     (finding,) = compared(hosts_run_ahead(tmp_path, {0: 0, 1: 600}, paces)).findings

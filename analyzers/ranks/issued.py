@@ -11,8 +11,12 @@ import numpy as np
 
 from tracer.analysis import Analysis
 from tracer.analyzers.facts.calls import is_synchronize
-from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.intervals import NONE, Longs, covered, places_between, union
 from tracer.events import Trace
+
+# A call that takes so many times a quick launch waits for something. Most launches may, so a quick
+# one is of the quickest, and takes at most so long.
+_FAR_LONGER, _QUICK, _MOST_LAUNCH_NS = 4, 1, 20_000
 
 
 def issued_ns(analysis: Analysis) -> Longs:
@@ -29,14 +33,35 @@ def issued_ns(analysis: Analysis) -> Longs:
 
 
 def _held(analysis: Analysis) -> tuple[Longs, Longs]:
-    """When the host was held up: in calls that wait for the device or copy, and where it was silent
-    until a collective ended."""
+    """When the host was held up: in calls that wait for the device or copy; in calls that took far
+    longer than a launch, and where it was silent, as long as its device was in a collective."""
     trace, threads = analysis.trace, _issuing_threads(analysis)
     runtime = _of_threads(trace, trace.rows("runtime"), threads)
     waits = runtime[np.isin(trace.name_codes[runtime], _waiting_names(trace))]
     silent = _silent_until(analysis, _of_threads(trace, trace.rows("operator"), threads), runtime)
-    starts = np.concatenate([trace.start_ns[waits], silent[0]])
-    return union(starts, np.concatenate([trace.end_ns[waits], silent[1]]))
+    full = _with_full_queues(analysis, runtime)
+    starts = np.concatenate([trace.start_ns[waits], silent[0], full[0]])
+    return union(starts, np.concatenate([trace.end_ns[waits], silent[1], full[1]]))
+
+
+def _with_full_queues(analysis: Analysis, runtime: Longs) -> tuple[Longs, Longs]:
+    """What calls took beyond a launch while the device was in a collective: a stream holds about a
+    thousand launches, and then each waits until another has run."""
+    trace = analysis.trace
+    launches = np.unique(analysis.work["launch"].to_numpy())
+    launches = launches[launches != NONE]
+    took = trace.end_ns[runtime] - trace.start_ns[runtime]
+    quick = np.percentile(trace.end_ns[launches] - trace.start_ns[launches], _QUICK)
+    usual = min(int(quick), _MOST_LAUNCH_NS)
+    long = runtime[took > _FAR_LONGER * usual]
+    calls = union(trace.start_ns[long] + usual, trace.end_ns[long])
+    collectives = union(*(analysis.collectives[name].to_numpy() for name in ("start_ns", "end_ns")))
+    first = np.searchsorted(collectives[1], calls[0], side="right")
+    last = np.searchsorted(collectives[0], calls[1], side="left")
+    place, call = places_between(first, last)
+    starts: Longs = np.maximum(collectives[0][place], calls[0][call])
+    ends: Longs = np.minimum(collectives[1][place], calls[1][call])
+    return starts, ends
 
 
 def _issuing_threads(analysis: Analysis) -> Longs:

@@ -30,6 +30,8 @@ _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
 # Imbalance that is worth a word.
 _NOTABLE_IMBALANCE = 1.05
+# Collectives of fewer bytes take as long as those of none: 6 us for 8 KiB between two GPUs.
+_SMALL_BYTES = 1 << 18
 
 
 def render_ranks(
@@ -183,7 +185,14 @@ def _kind_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     columns = [Column("", "left"), Column("group", "left", flexible=True), *map(Column, titles)]
     rows = [_kind_row(page, *item) for item in ranked[:_MOST_KINDS]]
     note = "wire: the median; bandwidth from the time on the wire alone"
+    if any(_is_small(kind) for kinds in by_kind.values() for kind in kinds):
+        note += ", which for few bytes is latency"
     return [heading("COLLECTIVES", note), *table(page, columns, rows)]
+
+
+def _is_small(kind: KindSums) -> bool:
+    """Whether its calls carry so little that no link is filled."""
+    return kind.bytes is not None and 0 < kind.bytes < _SMALL_BYTES * kind.count
 
 
 def _kind_row(page: Page, key: tuple[str, str], kinds: Sequence[KindSums]) -> list[str]:
