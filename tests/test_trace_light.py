@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.live_models import OwnModel, prompt
+from tests.make_traces import TraceMaker
 from tracer import trace
 from tracer.analyzers import analyze
 from tracer.collectors.steps.announced_steps import Announced, steps_table
@@ -290,3 +291,26 @@ def test_a_step_lasts_until_the_device_has_done_its_work() -> None:
     found = analyze(replace(trace_, tables=tables, meta=meta)).steps
     assert list(found["start_ns"]) == [0, 13_000]
     assert list(found["wall_ns"]) == [13_000, 12_000]
+
+
+def test_marks_and_kernels_of_a_device_give_the_same_steps() -> None:
+    """A host that runs ahead: each call launches 28 us of work, and its loop 2 us of sampling."""
+    maker = TraceMaker()
+    calls, spans = [], []
+    for row in range(3):
+        host, device = 20 * row, 2 + 30 * row
+        maker.module("", "Model", host, 10)
+        maker.launch("gemm", start=host + 1, run=(device, device + 28), operator="aten::mm")
+        maker.launch("argmax", start=host + 12, run=(device + 28, device + 30))
+        calls.append((host * 1000, host * 1000 + 10_000))
+        spans.append(DeviceSpan(0, device * 1000, device * 1000 + 28_000, host * 1000 - 1, "call"))
+    starts, ends = zip(*calls, strict=True)
+    columns = {"start_ns": starts, "end_ns": ends, "thread": [7] * 3, "type": ["Model"] * 3}
+    table = make_table(SIDE_TABLES["root_calls"], {**columns, "root": [""] * 3})
+    light = light_trace(Recorded("light", spans=spans), [], table)
+    light = replace(light, meta=replace(light.meta, detail="light"))
+    times = [
+        list(zip(steps["start_ns"], steps["wall_ns"], strict=True))
+        for steps in (analyze(light).steps, analyze(maker.build()).steps)
+    ]
+    assert times[0] == times[1] == [(0, 30_000), (30_000, 30_000), (60_000, 30_000)]
