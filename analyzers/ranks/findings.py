@@ -211,8 +211,9 @@ def _doings_words(case: Case) -> str:
 
 
 def _block_words(block: Block) -> str:
-    times = f", {block.count} times about so long" if is_idle(block) and block.count > 1 else ""
-    return f"{block_words(block)} {milliseconds(block.ns)}{times}"
+    often = is_idle(block) and block.count > 1
+    times = f"{block.count} times up to " if often else ""
+    return f"{block_words(block)}, {times}{milliseconds(block.ns)}"
 
 
 def part_words(part: str) -> str:

@@ -86,7 +86,7 @@ def _rank_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     titles = ("window", "step", "busy", "exposed", "wait", "wire", "last")
     columns = [Column("rank", "right"), *map(Column, titles)]
     rows = [_rank_row(rank) for rank in chosen]
-    note = "exposed: communication with no compute beside it; wait: for ranks that came later"
+    note = "exposed: communication with no compute beside it; wait: for later ranks"
     lines = [heading("RANKS", note), *table(page, columns, rows)]
     if rest:
         said = f"{counted(rest, 'more rank')} between these; all are in the JSON report."
@@ -184,9 +184,9 @@ def _kind_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     titles = ("calls", "bytes each", "wire each", "bus", "wait a rank", "exposed")
     columns = [Column("", "left"), Column("group", "left", flexible=True), *map(Column, titles)]
     rows = [_kind_row(page, *item) for item in ranked[:_MOST_KINDS]]
-    note = "wire: the median; bandwidth from the time on the wire alone"
+    note = "wire: the median; bus: bandwidth on the wire"
     if any(_is_small(kind) for kinds in by_kind.values() for kind in kinds):
-        note += ", which for few bytes is latency"
+        note += ", of few bytes latency"
     return [heading("COLLECTIVES", note), *table(page, columns, rows)]
 
 
