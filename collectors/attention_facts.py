@@ -30,7 +30,7 @@ from torch.nn import functional
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.outside_compiled import OutsideCompiled
 from tracer.collectors.thread_notes import BITS, Longs, ThreadNotes
-from tracer.collectors.user_code import CodeKinds
+from tracer.collectors.user_code import CodeKinds, as_written, line_of
 from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table, text_column
 
@@ -99,8 +99,8 @@ class AttentionCalls:
             if getattr(functional, _NAME) is watched:
                 setattr(functional, _NAME, original)
 
-        outside = OutsideCompiled(put_on, take_off)
-        if outside.start(_NAME):
+        outside = OutsideCompiled(_NAME, put_on, take_off)
+        if outside.start():
             self._undo += [self._stop, outside.close]
             self._active = True
 
@@ -174,14 +174,14 @@ class AttentionCalls:
     def _new_set(self, call: Mapping[str, Any], answer: _Shape, frame: FrameType) -> int:
         if len(self._rows) >= _MOST_SETS:
             return _NOT_KEPT
-        user = self._code.line_frame(frame) or frame
+        user = self._code.innermost(frame) or frame
         code, arguments = user.f_code, describe_call(call)
         row = _Set(
             json.dumps(arguments),
             self._refusals_of(call, answer, arguments["switched_off"]),
             code.co_filename,
-            user.f_lineno,
-            code.co_name,
+            line_of(user),
+            as_written(code.co_name),
             frame.f_code,
         )
         # Two threads may be here at once: each has a row of its own.

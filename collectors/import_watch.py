@@ -15,10 +15,12 @@ Action = Callable[[ModuleType], None]
 
 class ImportWatch(importlib.abc.MetaPathFinder):
     """Calls the action of each module named: at `start` when it is loaded already, else after its
-    import, until `close`."""
+    import, until `close`; and `before` right before such an import."""
 
-    def __init__(self, actions: Mapping[str, Action]) -> None:
-        self._actions = dict(actions)
+    def __init__(
+        self, actions: Mapping[str, Action], before: Callable[[], None] | None = None
+    ) -> None:
+        self._actions, self._before = dict(actions), before
         self._searching: set[str] = set()
 
     def start(self) -> None:
@@ -49,8 +51,12 @@ class ImportWatch(importlib.abc.MetaPathFinder):
         finally:
             self._searching.discard(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._loaded)
+            spec.loader = _Loader(spec.loader, self._loading, self._loaded)
         return spec
+
+    def _loading(self, module: ModuleType) -> None:
+        if self._before is not None and module.__name__ in self._actions:
+            self._before()
 
     def _loaded(self, module: ModuleType) -> None:
         action = self._actions.pop(module.__name__, None)
@@ -59,10 +65,10 @@ class ImportWatch(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Another loader, and a call after it."""
+    """Another loader, and a call before it and after it."""
 
-    def __init__(self, loader: importlib.abc.Loader, loaded: Action) -> None:
-        self._loader, self._after = loader, loaded
+    def __init__(self, loader: importlib.abc.Loader, loading: Action, loaded: Action) -> None:
+        self._loader, self._before, self._after = loader, loading, loaded
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -71,5 +77,6 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        self._before(module)
         self._loader.exec_module(module)
         self._after(module)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracer.collectors.user_code import PLUMBING, USER, CodeKinds
+from tracer.collectors.user_code import PLUMBING, USER, CodeKinds, as_written, line_of
 from tracer.events import SIDE_TABLES, make_table
 
 # So often at first, since many recordings are short, and then more seldom: what a look costs is
@@ -117,7 +117,7 @@ class StackSamples:
         while frame is not None:
             kind = self._code.of(frame)
             if kind != PLUMBING:
-                line, frame = _line_of(frame), _function_of(frame)
+                line, frame = line_of(frame), _function_of(frame)
                 inner = inner or (frame.f_code, line)
                 if kind == USER:
                     return _Place(frame.f_code, line, *inner)
@@ -142,19 +142,6 @@ class StackSamples:
                 "inner_function": [_name(place.inner) for place in seen],
             },
         )
-
-
-def _line_of(frame: FrameType) -> int:
-    """The line that runs. The jump back of a loop, at which threads take turns, has none of its
-    own, whatever the type of `f_lineno` says: then that of the code before it."""
-    if frame.f_lineno:
-        return frame.f_lineno
-    code, line = frame.f_code, frame.f_code.co_firstlineno
-    for start, _, here in code.co_lines():
-        if start > frame.f_lasti:
-            break
-        line = here or line
-    return line
 
 
 def _function_of(frame: FrameType) -> FrameType:
@@ -183,4 +170,4 @@ def _name(code: CodeType | None) -> str:
     if code is None:
         return ""
     name = str(getattr(code, "co_qualname", code.co_name))
-    return name.rpartition("<locals>.")[2]
+    return as_written(name.rpartition("<locals>.")[2])

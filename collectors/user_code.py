@@ -3,6 +3,7 @@ framework's, ours, or nothing but a way from one to the other."""
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PLUMBING, LIBRARY, USER = range(3)
+PLUMBING, LIBRARY, USER = range(3)  # each nearer to the user than the one before
 _PLUMBING_PACKAGES = (
     "torch", "tracer", "triton", "runpy", "contextlib", "functools", "warnings",
 )  # fmt: skip
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")
 
 
 class CodeKinds:
@@ -29,17 +31,17 @@ class CodeKinds:
         kind = self._kinds.get(file)
         return self._look(file, frame.f_globals) if kind is None else kind
 
-    def line_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame from here on that is not plumbing."""
-        while frame is not None and self.of(frame) == PLUMBING:
+    def innermost(self, frame: FrameType | None, least: int = LIBRARY) -> FrameType | None:
+        """The innermost frame from here on of at least this kind: by default one that is not
+        plumbing."""
+        kinds = self._kinds
+        while frame is not None:
+            file = frame.f_code.co_filename
+            kind = kinds.get(file)
+            if (self._look(file, frame.f_globals) if kind is None else kind) >= least:
+                return frame
             frame = frame.f_back
-        return frame
-
-    def user_frame(self, frame: FrameType | None) -> FrameType | None:
-        """The innermost frame from here on that is the user's."""
-        while frame is not None and self.of(frame) != USER:
-            frame = frame.f_back
-        return frame
+        return None
 
     def _look(self, file: str, names: Mapping[str, Any]) -> int:
         module = str(names.get("__name__", ""))
@@ -64,3 +66,22 @@ def _library_folders() -> tuple[str, ...]:
     installed = {entry for entry in sys.path if entry.endswith(("site-packages", "dist-packages"))}
     resolved = {str(Path(path).resolve()) for path in folders | installed}
     return tuple(f"{path}/" for path in folders | installed | resolved)
+
+
+def as_written(function: str) -> str:
+    """The name that its author gave a function: the compiler renames what is left of one behind a
+    break of its graph."""
+    return _RESUMED.sub(r"\1", function)
+
+
+def line_of(frame: FrameType) -> int:
+    """The line that runs. The jump back of a loop, at which threads take turns, has none of its
+    own, whatever the type of `f_lineno` says: then that of the code before it."""
+    if frame.f_lineno:
+        return frame.f_lineno
+    code, line = frame.f_code, frame.f_code.co_firstlineno
+    for start, _, here in code.co_lines():
+        if start > frame.f_lasti:
+            break
+        line = here or line
+    return line

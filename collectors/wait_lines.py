@@ -2,59 +2,55 @@
 
 On CUDA the framework itself warns when an operator makes the host wait; the warning comes while
 the user's line is on the stack. On a CPU nothing waits, but the same reads can be seen at the
-methods that make them, until something is compiled: a compiler must not find a patch.
+methods that make them.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
-import threading
 import time
 import warnings
-from array import array
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from types import CodeType, FrameType, TracebackType
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
-from tracer.collectors.compiling.before_compiling import before_compiling
-from tracer.collectors.user_code import USER, CodeKinds
-from tracer.collectors.warning_hook import Warned, listen
+from tracer.collectors.compiling.outside_compiled import OutsideCompiling
+from tracer.collectors.thread_notes import BITS, ThreadNotes
+from tracer.collectors.user_code import USER, CodeKinds, as_written, line_of
 from tracer.events import SIDE_TABLES, make_table
 
 _MESSAGE = "called a synchronizing"
 # Methods that read a value of a tensor: on a GPU each would wait.
 _READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
-_SKIPPED = ("torch.", "tracer.")
-_SKIPPED_NAMES = ("torch", "tracer", "warnings", "contextlib", "functools")
-# More lines than this are not kept: a loop that waits so often is understood by then.
+# More lines of a thread than this are not kept: a loop that waits so often is understood by then.
 _LIMIT = 200_000
 
-
-class _Line(NamedTuple):
-    file: str
-    line: int
-    function: str
+_Line = tuple[str, int, str]  # file, line, function
 
 
 class WaitLines:
     """Collects the lines that wait, between `start` and `close`, which undoes it all."""
 
     def __init__(self) -> None:
-        self._times = array("q")
-        self._threads = array("q")
-        self._sites = array("q")
+        self.failure: Exception | None = None
+        self._notes = ThreadNotes()
         self._how = "warned"
-        self._known: dict[tuple[_Line, _Line], int] = {}
+        self._places: dict[int, tuple[_Line, _Line]] = {}
+        self._next_number = itertools.count()
+        # Where code waits, and which code of the user called it, if it is not the user's -> its
+        # place. The code is kept, so that its `id` is not given to another.
+        self._known: dict[tuple[int, ...], tuple[int, CodeType, CodeType | None]] = {}
         self._code = CodeKinds()
         self._undo: list[Callable[[], None]] = []
-        self._patched: list[Callable[[], None]] = []
+        self._open = True
 
     def start(self) -> None:
         """Begin to listen. Where this torch offers no way, nothing is collected."""
+        self._open = True
         if torch.cuda.is_available():
             self._listen_to_cuda()
         else:
@@ -63,41 +59,58 @@ class WaitLines:
 
     def close(self) -> None:
         """Undo every change, the last first."""
+        self._open = False  # a program may have kept a patch
         while self._undo:
             self._undo.pop()()
 
     def table(self) -> pd.DataFrame:
         """The table `host_sites`. cause "warned": seen while the operator waited;
         "called": right before the call that reads."""
-        places = list(self._known)
-        chosen = [places[site] for site in self._sites]
+        times, threads, numbers = self._notes.columns()
+        chosen = [self._places[number] for number in numbers.tolist()]
         columns = {
-            "time_ns": np.array(self._times, dtype=np.int64),
-            "thread": np.array(self._threads, dtype=np.int64),
+            "time_ns": times,
+            "thread": threads,
             "cause": [self._how] * len(chosen),
-            "file": [own.file for own, _ in chosen],
-            "line": [own.line for own, _ in chosen],
-            "function": [own.function for own, _ in chosen],
-            "user_file": [user.file for _, user in chosen],
-            "user_line": [user.line for _, user in chosen],
-            "user_function": [user.function for _, user in chosen],
+            "file": [own[0] for own, _ in chosen],
+            "line": [own[1] for own, _ in chosen],
+            "function": [own[2] for own, _ in chosen],
+            "user_file": [user[0] for _, user in chosen],
+            "user_line": [user[1] for _, user in chosen],
+            "user_function": [user[2] for _, user in chosen],
         }
         return make_table(SIDE_TABLES["host_sites"], columns)
 
-    def _note(self, frame: FrameType | None) -> None:
+    def _note(self, frame: FrameType) -> bool:
         """Keep the innermost line that is neither the framework's nor ours, and the innermost that
-        is the user's: a library may lie between."""
-        while frame is not None and _is_plumbing(frame):
-            frame = frame.f_back
-        if frame is None or len(self._times) >= _LIMIT:
-            return
-        user: FrameType | None = frame
-        while user is not None and self._code.of(user) != USER:
-            user = user.f_back
-        place = (_line_of(frame), _line_of(user))
-        self._sites.append(self._known.setdefault(place, len(self._known)))
-        self._times.append(time.time_ns())
-        self._threads.append(threading.get_native_id())
+        is the user's: a library may lie between. False where nothing is collected any more."""
+        if not self._open:
+            return False
+        try:
+            known = self._known.get(_key(frame))
+            number = self._place(frame) if known is None else known[0]
+            moments = self._notes.own.moments
+            if number >= 0 and len(moments) < _LIMIT:
+                moments.append(time.time_ns() << BITS | number)
+        except Exception as error:  # the border to the traced program
+            self.failure = error
+        return True
+
+    def _place(self, frame: FrameType) -> int:
+        """The number of a place; -1 where all is plumbing."""
+        line = self._code.innermost(frame)
+        if line is None:
+            return -1
+        user = self._code.innermost(line, USER)
+        key = _key(line) if user is line else (*_key(line), *_key(user))
+        known = self._known.get(key)
+        if known is None:
+            place = _line_of(line), _line_of(user)
+            known = next(self._next_number), line.f_code, user and user.f_code
+            # Two threads may be here at once: both have the place, one its number.
+            self._places[known[0]] = place
+            self._known[key] = known
+        return known[0]
 
     # --- CUDA --------------------------------------------------------------------------------
 
@@ -105,37 +118,34 @@ class WaitLines:
         before = torch.cuda.get_sync_debug_mode()
         if before == 2:  # the program asked for errors: they name the line themselves
             return
+        self._listen(shown=before == 1)
+        # This also makes the interpreter forget which warnings it shows no more.
         _set_sync_debug_mode(1)
-        filters = list(warnings.filters)
-        warnings.filterwarnings("always", message=f".*{_MESSAGE}.*")
-        self._undo.append(lambda: _restore_filters(filters))
-        wanted = before == 1
-
-        def takes(warned: Warned) -> bool:
-            ours = _MESSAGE in warned.text
-            if ours:
-                self._note(sys._getframe(1))
-            return ours and not wanted
-
-        self._undo.append(listen(takes))
         self._undo.append(lambda: _set_sync_debug_mode(before))
+
+    def _listen(self, *, shown: bool) -> None:
+        """Note the warnings of waits; `shown`: the program itself asked to see them."""
+        action = "always" if shown else "ignore"
+        self._undo.append(_filter_first(action, _Waits(self._note)))
 
     # --- CPU ---------------------------------------------------------------------------------
 
     def _watch_reads(self) -> None:
-        for name in _READS:
-            original = getattr(torch.Tensor, name)
-            own = name in torch.Tensor.__dict__
-            watched = _Watched(original, self._note)
-            setattr(torch.Tensor, name, watched)
-            self._patched.append(_restorer(name, original, own, watched))
-        self._undo.append(self._unpatch)
-        # A compiler must not find the patches.
-        self._undo.append(before_compiling(self._unpatch))
+        """Asked for on the class, each method is what it was: compiled code, which may check that,
+        is as before."""
+        watched = [_WatchedMethod(name, self._note) for name in _READS]
 
-    def _unpatch(self) -> None:
-        while self._patched:
-            self._patched.pop()()
+        def put_on() -> None:
+            for method in watched:
+                method.put_on()
+
+        def take_off() -> None:
+            for method in watched:
+                method.take_off()
+
+        outside = OutsideCompiling(put_on, take_off)
+        outside.start()
+        self._undo.append(outside.close)
 
     def __enter__(self) -> WaitLines:
         self.start()
@@ -150,15 +160,17 @@ class WaitLines:
         self.close()
 
 
-class _Watched:
+class _WatchedMethod:
     """Stands for a method of a tensor and notes who asks for it.
 
     The call itself is then made without a frame of ours, so that a warning that the method gives
-    names the line of the user.
+    names the line of the user. Asked for on the class it is the original.
     """
 
-    def __init__(self, original: Any, note: Callable[[FrameType | None], None]) -> None:
-        self._original, self._note = original, note
+    def __init__(self, name: str, note: Callable[[FrameType], bool]) -> None:
+        self._name, self._note = name, note
+        self._original = getattr(torch.Tensor, name)
+        self._own = name in torch.Tensor.__dict__
 
     def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
         if tensor is None:
@@ -167,6 +179,33 @@ class _Watched:
             self._note(sys._getframe(1))
         return self._original.__get__(tensor, owner)
 
+    def put_on(self) -> None:
+        in_place = torch.Tensor.__dict__.get(self._name) is self
+        if not in_place and getattr(torch.Tensor, self._name) is self._original:
+            setattr(torch.Tensor, self._name, self)
+
+    def take_off(self) -> None:
+        if torch.Tensor.__dict__.get(self._name) is not self:
+            return  # somebody patched over it: theirs stays and passes calls on
+        if self._own:
+            setattr(torch.Tensor, self._name, self._original)
+        else:
+            delattr(torch.Tensor, self._name)
+
+
+class _Waits:
+    """Stands for a pattern among the filters of warnings. The interpreter asks it of each warning
+    while the frame that gave cause is the innermost: a tenth of what it costs to be shown one."""
+
+    def __init__(self, note: Callable[[FrameType], bool]) -> None:
+        self._note = note
+
+    def match(self, text: str) -> bool:
+        """Whether a warning tells of a wait, which is noted."""
+        if not text.startswith(_MESSAGE):
+            return False
+        return self._note(sys._getframe(1))
+
 
 def _set_sync_debug_mode(mode: int) -> None:
     with warnings.catch_warnings():  # it warns that it is a prototype
@@ -174,34 +213,26 @@ def _set_sync_debug_mode(mode: int) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
+def _key(frame: FrameType | None) -> tuple[int, int]:
+    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
+
+
 def _line_of(frame: FrameType | None) -> _Line:
     if frame is None:
-        return _Line("", -1, "")
-    return _Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        return "", -1, ""
+    return frame.f_code.co_filename, line_of(frame), as_written(frame.f_code.co_name)
 
 
-def _is_plumbing(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
-    return name in _SKIPPED_NAMES or name.startswith(_SKIPPED)
+def _filter_first(action: str, pattern: _Waits) -> Callable[[], None]:
+    """Let a filter be asked before all others; returns what takes it away."""
+    module: Any = warnings
+    filters, ours = module.filters, (action, pattern, Warning, None, 0)
+    filters.insert(0, ours)
 
+    def remove() -> None:
+        # Inside `catch_warnings` the program has a copy.
+        for those in (filters, module.filters):
+            if ours in those:
+                those.remove(ours)
 
-def _restore_filters(filters: list[Any]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index]
-    # The interpreter caches decisions by a version that only this call raises.
-    mutated = getattr(warnings, "_filters_mutated", None) or getattr(
-        warnings, "_filters_mutated_lock_held", None
-    )
-    if callable(mutated):
-        mutated()
-
-
-def _restorer(name: str, original: Any, own: bool, watched: _Watched) -> Callable[[], None]:
-    def restore() -> None:
-        if torch.Tensor.__dict__.get(name) is not watched:
-            return  # somebody patched over it: theirs stays and passes calls on
-        if own:
-            setattr(torch.Tensor, name, original)
-        else:
-            delattr(torch.Tensor, name)
-
-    return restore
+    return remove

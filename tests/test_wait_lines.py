@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import warnings
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 import torch
 
 from tests.test_idle import found
 from tracer import trace
+from tracer.collectors import wait_lines
 from tracer.collectors.wait_lines import WaitLines
 
 METHODS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero")
@@ -82,33 +86,6 @@ def test_everything_is_undone() -> None:
     assert warnings.showwarning is show
 
 
-def test_a_compiler_finds_no_patch() -> None:
-    """The same graph breaks and frames with and without us, though the function reads a value."""
-
-    def reading(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 if x.sum().item() > 0 else x + 1
-
-    import torch._dynamo
-    from torch._dynamo.utils import counters as kept
-
-    def compiled_afresh() -> tuple[int, int]:
-        torch.compile(reading, backend="eager")(torch.ones(4))
-        return sum(kept["graph_break"].values()), kept["frames"]["total"]
-
-    torch._dynamo.reset()
-    kept.clear()
-    alone = compiled_afresh()
-    torch._dynamo.reset()
-    kept.clear()
-    lines = WaitLines()
-    lines._watch_reads()
-    try:
-        assert compiled_afresh() == alone
-        assert "item" not in torch.Tensor.__dict__
-    finally:
-        lines.close()
-
-
 def test_results_do_not_change() -> None:
     x = torch.tensor([3.0, 0.0])
     lines = WaitLines()
@@ -142,3 +119,80 @@ def test_a_method_asked_for_on_the_class_is_the_original() -> None:
     with WaitLines():
         assert {name: getattr(torch.Tensor, name) for name in METHODS} == before
         assert torch.ones(3).tolist() == [1.0] * 3
+
+
+WAITS = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:1.)"
+
+
+@pytest.fixture
+def listening() -> Generator[WaitLines]:
+    """As on a GPU, whose warnings come through the interpreter like any other."""
+    lines = WaitLines()
+    lines._listen(shown=False)
+    yield lines
+    lines.close()
+
+
+def test_a_warning_of_a_wait_is_noted_and_nobody_else_sees_it(listening: WaitLines) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "of others")
+        for _ in range(3):
+            warnings.warn(WAITS, stacklevel=1)  # the wait that warns
+        warnings.warn("of others", stacklevel=1)
+    assert [str(w.message) for w in caught] == ["of others"]
+    table = listening.table()
+    assert list(table["line"]) == [line_of("the wait that warns")] * 3
+    assert set(table["cause"]) == {"warned"}
+    assert listening.failure is None
+
+
+def test_a_warning_from_inside_the_framework_names_the_line_of_the_user(
+    listening: WaitLines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wait_lines, "_MESSAGE", "Converting a tensor with requires_grad")
+    learned, always = torch.ones(1, requires_grad=True), torch.is_warn_always_enabled()
+    try:
+        torch.set_warn_always(True)
+        float(learned)  # warned of in C++
+    finally:
+        torch.set_warn_always(always)
+    assert list(listening.table()["line"]) == [line_of("warned of in C++")]
+
+
+def test_waits_that_the_program_asked_to_see_are_shown() -> None:
+    lines = WaitLines()
+    with warnings.catch_warnings(record=True) as caught:
+        lines._listen(shown=True)
+        for _ in range(2):
+            warnings.warn(WAITS, stacklevel=1)
+        lines.close()
+    assert [str(w.message) for w in caught] == [WAITS] * 2
+    assert len(lines.table()) == 2
+
+
+def test_filters_of_the_program_stay_and_ours_goes() -> None:
+    with warnings.catch_warnings():
+        before = list(warnings.filters)
+        lines = WaitLines()
+        lines._listen(shown=False)
+        warnings.filterwarnings("ignore", "the program's own")
+        own = warnings.filters[0]
+        with warnings.catch_warnings():
+            lines.close()
+            assert list(warnings.filters) == [own, *before]
+        assert list(warnings.filters) == [own, *before]
+
+
+def test_a_library_is_told_from_who_called_it_each_time(
+    listening: WaitLines,
+) -> None:
+    """One line of a library, called from two of the user's."""
+    names: dict[str, Any] = {"__name__": "reading", "warnings": warnings}
+    file = f"{sysconfig.get_path('purelib')}/reading.py"
+    exec(compile("def read(text): warnings.warn(text)", file, "exec"), names)
+    for _ in range(2):
+        names["read"](WAITS)  # one caller
+        names["read"](WAITS)  # the other
+    table = listening.table()
+    assert set(table["file"]) == {file}
+    assert list(table["user_line"]) == [line_of("one caller"), line_of("the other")] * 2

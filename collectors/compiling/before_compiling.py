@@ -3,64 +3,69 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-import torch
-
 from tracer.collectors import torch_private
+from tracer.collectors.import_watch import ImportWatch
+
+_DYNAMO = "torch._dynamo"
 
 
-def _nothing() -> None:
-    pass
+def before_compiling(undo: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
+    """Call `undo` before anything is compiled, or Dynamo is loaded, which looks at what it will
+    meet, and `after` when that is done; returns what ends that. Where this Dynamo does not tell,
+    `after` is never called once it is loaded."""
+    ends: list[Callable[[], None]] = []
 
+    def follow(dynamo: ModuleType) -> bool:
+        handler = getattr(dynamo, "callback_handler", None)
+        if handler is None:
+            return False
+        ends.append(_call_at_each(handler.start_callbacks, undo))
+        ends.append(_call_at_each(handler.end_callbacks, after))
+        return True
 
-def before_compiling(
-    undo: Callable[[], None], after: Callable[[], None] = _nothing
-) -> Callable[[], None]:
-    """Call `undo` before anything is compiled and `after` when it is; returns what ends that."""
-
-    def compiling(*args: Any) -> None:
-        undo()
-
-    def compiled(*args: Any) -> None:
-        after()
-
-    handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
-    if handler is None:
-        return _around_compile(undo, after)
-    handler.register_start_callback(compiling)
-    handler.register_end_callback(compiled)
-
-    def forget() -> None:
-        _forget(handler.start_callbacks, compiling)
-        _forget(handler.end_callbacks, compiled)
-
-    return forget
-
-
-def _around_compile(undo: Callable[[], None], after: Callable[[], None]) -> Callable[[], None]:
-    """Dynamo is not even loaded: whatever compiles comes through `torch.compile` first."""
-    original = torch.compile
-
-    def compile_(*args: Any, **kwargs: Any) -> Any:
-        undo()
-        try:
-            return original(*args, **kwargs)
-        finally:
+    def loaded(dynamo: ModuleType) -> None:
+        if follow(dynamo):
             after()
 
-    def restore() -> None:
-        if torch.compile is compile_:
-            torch.compile = original
+    dynamo = sys.modules.get(_DYNAMO)
+    if dynamo is None:
+        watch = ImportWatch({_DYNAMO: loaded}, before=undo)
+        watch.start()
+        ends.append(watch.close)
+    else:
+        follow(dynamo)
 
-    torch.compile = compile_
-    return restore
+    def end() -> None:
+        while ends:
+            ends.pop()()
+
+    return end
 
 
-def _forget(callbacks: list[Any], callback: Any) -> None:
-    if callback in callbacks:  # a reset of the compiler forgets them all
-        callbacks.remove(callback)
+def _call_at_each(callbacks: list[Any], action: Callable[[], None]) -> Callable[[], None]:
+    """Call something at each turn of a list that a reset of the compiler empties: it comes back
+    when it goes."""
+    alive: list[weakref.ref[Any]] = []
+
+    def register(gone: object = None) -> None:
+        def callback(*args: Any) -> None:
+            action()
+
+        alive[:] = [weakref.ref(callback, register)]
+        callbacks.append(callback)
+
+    def forget() -> None:
+        callback = alive.pop()()
+        if callback in callbacks:
+            callbacks.remove(callback)
+
+    register()
+    return forget
 
 
 def compiled_code_checks(name: str) -> bool:

@@ -29,37 +29,68 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-class OutsideCompiled:
-    """Keeps a patch in place wherever compiled code cannot see it, between `start` and `close`.
+class OutsideCompiling:
+    """Keeps a patch that compiled code does not check in place, between `start` and `close`, except
+    while something is compiled.
 
-    Both functions may be called in any state. Where Dynamo does not tell of its code, the patch
-    goes before the first compilation and stays away.
+    Both functions may be called in any state.
     """
 
     def __init__(self, put_on: Callable[[], None], take_off: Callable[[], None]) -> None:
         self._put_on, self._take_off = put_on, take_off
-        self._switch: torch_private.CompiledSwitch | None = None
-        self._inside = 0  # entries into compiled code that have not ended, of all threads
+        self._open = False
         self._undo: list[Callable[[], None]] = []
 
-    def start(self, name: str) -> bool:
-        """Put the patch of a function in place; False, and nothing done, where code that was
-        compiled before would see it."""
-        self._follow()
-        if self._switch is None:
-            if compiled_code_checks(name):
-                return False
-            self._undo.append(before_compiling(self._hide, self._show))
-        self._put_on()
+    def start(self) -> bool:
+        """Put the patch in place; False, and nothing done, where that may not be."""
+        self._open = True
+        self._undo.append(before_compiling(self._hide, self._show))
+        convert = sys.modules.get("torch._dynamo.convert_frame")
+        if not _runs_in(getattr(convert, "__file__", None)):
+            self._show()
         return True
 
     def close(self) -> None:
         """Take the patch off, and undo every change."""
         with _lock:
-            self._switch = None
+            self._open = False
             self._take_off()
         while self._undo:
             self._undo.pop()()
+
+    def _hide(self) -> None:
+        with _lock:
+            self._take_off()
+
+    def _show(self) -> None:
+        with _lock:
+            if self._open:
+                self._put_on()
+
+
+class OutsideCompiled(OutsideCompiling):
+    """Keeps a patch in place wherever compiled code cannot see it, between `start` and `close`.
+
+    Where Dynamo does not tell of its code, the patch goes before the first compilation and stays
+    away.
+    """
+
+    def __init__(self, name: str, put_on: Callable[[], None], take_off: Callable[[], None]) -> None:
+        super().__init__(put_on, take_off)
+        self._name = name
+        self._switch: torch_private.CompiledSwitch | None = None
+        self._inside = 0  # entries into compiled code that have not ended, of all threads
+
+    def start(self) -> bool:
+        """Put the patch of a function in place; False, and nothing done, where code that was
+        compiled before would see it."""
+        self._follow()
+        if self._switch is None and compiled_code_checks(self._name):
+            return False
+        self._open = True
+        self._undo.append(before_compiling(self._hide, self._show))
+        self._put_on()
+        return True
 
     def _follow(self) -> None:
         """Listen to Dynamo, once it is loaded and while no thread is in its code."""
@@ -67,7 +98,7 @@ class OutsideCompiled:
         if switch is None or switch.current() is not None or _runs_in(switch.module.__file__):
             return
         self._switch = switch
-        self._undo += [before_compiling(self._hide, self._show), self._watch(switch)]
+        self._undo.append(self._watch(switch))
 
     def _watch(self, switch: torch_private.CompiledSwitch) -> Callable[[], None]:
         module, original, current = switch
@@ -104,18 +135,14 @@ class OutsideCompiled:
             self._inside = max(0, self._inside - 1)  # one may have begun before all this
             self._put_back()
 
-    def _hide(self) -> None:
-        with _lock:
-            self._take_off()
-
     def _show(self) -> None:
-        if self._switch is None:
-            self._follow()
         with _lock:
+            if self._open and self._switch is None:
+                self._follow()
             self._put_back()
 
     def _put_back(self) -> None:
-        if self._switch is not None and not self._inside:
+        if self._open and self._switch is not None and not self._inside:
             self._put_on()
 
 

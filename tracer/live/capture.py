@@ -487,6 +487,8 @@ class Capture:
                     recorded.tables["collections"] = source.table()
                 elif isinstance(source, WaitLines):
                     recorded.tables["host_sites"] = source.table()
+                    if source.failure is not None:
+                        self._failed("the lines of waits", source.failure)
                 elif isinstance(source, FallbackLogs):
                     recorded.tables["warnings"] = source.table()
                 elif isinstance(source, AttentionCalls):
