@@ -120,3 +120,13 @@ def test_the_first_replay_in_the_window_was_entered_apart() -> None:
     assert (shared.cost_ns or 0) < 1.5e6
     (summed,) = to_report(first)["communication"]["collectives"]
     assert summed["count"] == 2 * LAYERS * STEPS
+
+
+def test_compute_that_waiting_makes_long_is_no_larger_share_of_the_work(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The matrix products of the rank that waits run beside its collectives."""
+    assert cli.main(["ranks", str(FOLDER / "fsdp")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the busiest rank computes" in said
+    assert "more of it runs beside collectives, which slow it" in said

@@ -26,6 +26,7 @@ from tests.two_rank_checks import (
 )
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.store import load_run
 
 CPU = os.environ.get("TRACER_RANKS_DEVICE") == "cpu"
@@ -153,6 +154,18 @@ def test_the_late_rank(saved: Saved) -> None:
     assert found.detail["cause"] == "overhead.host"
     assert str(found.where.file).endswith("two_ranks.py")
     assert found.where.line == line_of("two_ranks.py", "# line: late")
+
+
+@needs_devices
+@pytest.mark.parametrize(
+    "program", ["decode", "graph", "prefill", "ddp", "fsdp", "compiled", "replayed", "symmetric"]
+)
+def test_no_other_program_has_a_late_rank(saved: Saved, program: str) -> None:
+    """A host that is slower for so short a time is told, and blamed for nothing."""
+    saved.figures(program)
+    analysis = compared(saved.folder / program)
+    print(program, ranks_verdict(analysis))
+    assert [found.title for found in analysis.findings if found.severity != "info"] == []
 
 
 def line_of(script: str, mark: str) -> int:

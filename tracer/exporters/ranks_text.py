@@ -30,6 +30,8 @@ _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
 # Imbalance that is worth a word.
 _NOTABLE_IMBALANCE = 1.05
+# So many times as much compute beside collectives as on another rank explains that it takes longer.
+_MORE_BESIDE = 1.25
 # Collectives of fewer bytes take as long as those of none: 6 us for 8 KiB between two GPUs.
 _SMALL_BYTES = 1 << 18
 
@@ -279,6 +281,7 @@ def _balance_items(analysis: RankAnalysis) -> Iterator[str]:
         yield (
             f"in the median step the busiest rank computes {ratio:.2f} times the mean, rank "
             f"{steps['largest_rank']} most often ({steps['largest_in_steps']} of {steps['steps']})"
+            + _beside_words(analysis, steps["largest_rank"])
         )
     for experts in analysis.imbalance.get("experts", ()):
         if experts["received_max_over_mean"] >= _NOTABLE_IMBALANCE:
@@ -294,6 +297,16 @@ def _balance_items(analysis: RankAnalysis) -> Iterator[str]:
             f"pipeline stages have nothing to do up to {percent_text(worst['ratio'])} of the time "
             f"(rank {worst['rank']})"
         )
+
+
+def _beside_words(analysis: RankAnalysis, largest: int) -> str:
+    """Whether more of its compute than of any other's runs beside collectives: then waiting for
+    others makes it long."""
+    hidden = {rank.summary.rank: rank.summary.overlapped_ns for rank in analysis.ranks}
+    others = max((ns for rank, ns in hidden.items() if rank != largest), default=0)
+    if hidden.get(largest, 0) <= _MORE_BESIDE * others:
+        return ""
+    return "; more of it runs beside collectives, which slow it, than on the others"
 
 
 def _check_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
