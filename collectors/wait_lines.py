@@ -81,11 +81,11 @@ class WaitLines:
         }
         return make_table(SIDE_TABLES["host_sites"], columns)
 
-    def _note(self, frame: FrameType) -> bool:
+    def _note(self, frame: FrameType | None) -> bool:
         """Keep the innermost line that is neither the framework's nor ours, and the innermost that
         is the user's: a library may lie between. False where nothing is collected any more."""
-        if not self._open:
-            return False
+        if frame is None or not self._open:  # a thread of the framework's own has no line
+            return self._open
         try:
             known = self._known.get(_key(frame))
             number = self._place(frame) if known is None else known[0]
@@ -167,7 +167,7 @@ class _WatchedMethod:
     names the line of the user. Asked for on the class it is the original.
     """
 
-    def __init__(self, name: str, note: Callable[[FrameType], bool]) -> None:
+    def __init__(self, name: str, note: Callable[[FrameType | None], bool]) -> None:
         self._name, self._note = name, note
         self._original = getattr(torch.Tensor, name)
         self._own = name in torch.Tensor.__dict__
@@ -176,7 +176,7 @@ class _WatchedMethod:
         if tensor is None:
             return self._original
         if not torch.compiler.is_compiling():
-            self._note(sys._getframe(1))
+            self._note(sys._getframe().f_back)
         return self._original.__get__(tensor, owner)
 
     def put_on(self) -> None:
@@ -197,14 +197,14 @@ class _Waits:
     """Stands for a pattern among the filters of warnings. The interpreter asks it of each warning
     while the frame that gave cause is the innermost: a tenth of what it costs to be shown one."""
 
-    def __init__(self, note: Callable[[FrameType], bool]) -> None:
+    def __init__(self, note: Callable[[FrameType | None], bool]) -> None:
         self._note = note
 
     def match(self, text: str) -> bool:
         """Whether a warning tells of a wait, which is noted."""
         if not text.startswith(_MESSAGE):
             return False
-        return self._note(sys._getframe(1))
+        return self._note(sys._getframe().f_back)
 
 
 def _set_sync_debug_mode(mode: int) -> None:

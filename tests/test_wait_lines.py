@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
+import operator
 import sys
 import sysconfig
+import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -181,6 +184,24 @@ def test_filters_of_the_program_stay_and_ours_goes() -> None:
             lines.close()
             assert list(warnings.filters) == [own, *before]
         assert list(warnings.filters) == [own, *before]
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "answer"),
+    [(warnings.warn, WAITS, None), (operator.methodcaller("item"), torch.tensor(3), 3)],
+)
+def test_a_thread_without_a_line_of_python(
+    listening: WaitLines, call: Callable[[Any], Any], argument: Any, answer: Any
+) -> None:
+    """As those that the framework runs by itself."""
+    answers: list[Any] = []
+    listening._watch_reads()
+    _thread.start_new_thread(answers.extend, (map(call, [argument]),))
+    until = time.monotonic() + 60
+    while not answers and time.monotonic() < until:
+        time.sleep(0.001)
+    assert answers == [answer]
+    assert not len(listening.table())
 
 
 def test_a_library_is_told_from_who_called_it_each_time(
