@@ -412,6 +412,46 @@ def test_one_recompilation_is_the_way_of_dynamic_shapes() -> None:
     assert fallbacks(analyze(maker.build(detail="modules"))) == {}
 
 
+def again(*reasons: str) -> Finding:
+    """What is said of a function that is compiled once more for each reason."""
+    maker = TraceMaker()
+    maker.operator("Torch-Compiled Region: 0/1", 0, 900)
+    maker.launch("k", start=20, run=(25, 100))
+    for number, reason in enumerate(reasons):
+        compile_event(maker, "recompile", 200 + 10 * number, 205 + 10 * number, reason=reason)
+    return fallbacks(analyze(maker.build(detail="modules")))["recompile"]
+
+
+def test_the_guard_that_failed_most_often_is_the_reason() -> None:
+    grew = "0/{}: tensor 'ids' size mismatch at index 1. expected {}, actual {}"
+    sizes = [grew.format(n, 12 + n, 13 + n) for n in range(1, 5)]
+    found = again("0/0: tensor 'ids' dtype mismatch. expected Long, actual Int", *sizes)
+    span = "tensor 'ids' size mismatch at index 1. expected 13 to 16, actual 14 to 17"
+    assert found.title == f"forward is compiled again 5 times, 4 of them: {span}"
+    other = "1 of 5: tensor 'ids' dtype mismatch. expected Long, actual Int"
+    assert found.detail["reasons"] == [f"4 of 5: {span}", other]
+    assert other in (found.advice or "")
+
+
+def test_guards_at_other_places_are_other_reasons() -> None:
+    dimensions = again(*(f"0/0: tensor 'x' size mismatch at index {n}. expected 1" for n in (0, 1)))
+    layers = again(*(f"0/0: self.layers[{n}].scale == 2.5" for n in range(3)))
+    assert [len(found.detail["reasons"]) for found in (dimensions, layers)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (("0/1: n == 9", "0/0: n == 10"), "n == 9 to 10"),
+        (("0/1: mode == 'a'", "0/0: mode == 'b'"), "mode == 'a', 'b'"),
+        (("0/1: ___check_obj_id(f, 94422143243264)", "0/0: ___check_obj_id(f, 94422143243333)"),
+         "___check_obj_id(f, 94422143243264)"),
+    ],
+)  # fmt: skip
+def test_values_of_one_guard_are_one_reason(told: tuple[str, ...], said: str) -> None:
+    assert again(*told).title == f"forward is compiled again 2 times: {said}"
+
+
 def test_earlier_breaks_count_only_for_code_that_runs_here() -> None:
     maker = TraceMaker(base_ns=10**9)
     maker.operator("Torch-Compiled Region: 1/0", 0, 900)

@@ -15,11 +15,13 @@ from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import Longs, covered, union
 from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.analyzers.rules.recompile_reasons import reasons_by_count
 from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.compile"
 _REGION = re.compile(r"Torch-Compiled Region: (\S+)")
 _LONGEST_REASON = 160
+_MOST_REASONS = 8
 # The compiler tries a shape as it is and then makes it dynamic: one recompilation is its way.
 _USUAL_RECOMPILES = 1
 
@@ -149,12 +151,15 @@ def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame)
         return None
     cost = _cost(context, rows)
     where = _where(rows)
-    reasons = list(dict.fromkeys(rows["reason"].astype(str)))
+    reasons = reasons_by_count(rows["reason"].astype(str))
+    most, told = reasons[0], [f"{r.times} of {len(rows)}: {r.text}" for r in reasons]
     name = where.function or "a function"
     return Finding(
         rule=RULE,
         severity=severity_of(cost.idle_ns, analysis),
-        title=f"{name} is compiled again {len(rows)} times: {_shortened(reasons[0])}",
+        title=f"{name} is compiled again {len(rows)} times"
+        + (f", {most.times} of them" if len(reasons) > 1 else "")
+        + f": {_shortened(most.text)}",
         count=len(rows),
         cost_ns=cost.idle_ns,
         ratio=ratio_of(cost.idle_ns, analysis),
@@ -162,14 +167,15 @@ def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame)
         where=where,
         detail={
             "cause": "recompile",
-            "reason": reasons[0],
-            "reasons": reasons[:8],
+            "reason": most.text,
+            "reasons": told[:_MOST_REASONS],
             "host_ns": cost.host_ns,
         },
         advice=(
             f"Compiling took {milliseconds(cost.host_ns)}. Keep what the guards watch the same "
             "from call to call (shapes, types, Python values), or mark a dimension as dynamic "
             "(torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
+            + (f" For another reason, {_shortened(told[1])}." if len(reasons) > 1 else "")
         ),
         gain_ns=cost.idle_ns,
     )
