@@ -388,6 +388,21 @@ def test_breaks_recompilations_and_skips_have_reason_and_line() -> None:
     assert "mutated inputs" in found["cudagraph-skip"].title
 
 
+def test_compiling_again_gains_no_more_than_it_costs() -> None:
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        maker.operator("entire_frame_compile (dynamo_timed)", at + 100, 620)
+        maker.launch("k", start=at + 20, run=(at + 25, at + 100))
+        compile_event(maker, "recompile" if step else "compile", at + 200, at + 700, reason="x")
+        maker.launch("k", start=at + 800, run=(at + 805, at + 900))
+    analysis = analyze(maker.build(detail="modules"))
+    (compiled,) = (f for f in analysis.findings if f.rule == "gap.compile")
+    assert (compiled.cost_ns or 0) > 1_500_000
+    assert compiled.gain_ns == fallbacks(analysis)["recompile"].gain_ns == 1_000_000
+
+
 def test_compiling_that_no_range_shows_is_still_compiling() -> None:
     idle = compiled_trace().gaps
     compiling = idle[idle["cause"] == "compile"]

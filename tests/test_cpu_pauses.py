@@ -98,6 +98,33 @@ def test_compiling_is_no_pause_and_names_its_function() -> None:
     assert [f.count for f in found(analysis, "gap.host")] == [5]
 
 
+def compiled_in_each(kinds: list[str]) -> TraceMaker:
+    """Six steps with a compilation of 19.8 ms in each."""
+    maker = paused()
+    for step, kind in enumerate(kinds):
+        times = {"start_ns": 30_000_000 * step + 10_100_000}
+        times["end_ns"] = times["start_ns"] + 19_800_000
+        maker.side("compile_events", kind=kind, file="a.py", line=9, function="f", **times)
+    return maker
+
+
+@pytest.mark.parametrize("others", ["recompile", "compile"])
+def test_the_first_compilation_is_no_gain(others: str) -> None:
+    """Whether the compiler takes the others for versions of the first, or was made to forget it."""
+    (compiled,) = found(
+        analyze(compiled_in_each(["compile"] + 5 * [others]).build()), "gap.compile"
+    )
+    assert (compiled.cost_ns, compiled.gain_ns) == (6 * 19_800_000, 5 * 19_800_000)
+    assert "99 ms of this" in (compiled.advice or "")
+
+
+def test_code_compiled_before_the_recording_is_all_gain() -> None:
+    analysis = analyze(compiled_in_each(6 * ["recompile"]).build())
+    (compiled,) = found(analysis, "gap.compile")
+    (again,) = found(analysis, "fallback.compile")
+    assert compiled.gain_ns == compiled.cost_ns == again.cost_ns == 6 * 19_800_000
+
+
 def stopped(by_chance: bool) -> TraceMaker:
     """Six steps of six operators, with a pause behind one of them in each step, or behind all."""
     maker = TraceMaker()

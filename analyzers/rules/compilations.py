@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tracer.analysis import Analysis
+from tracer.analyzers.intervals import Longs, covered, union
 from tracer.analyzers.rules.judging import counted, milliseconds, ratio_of, severity_of
 from tracer.events import Trace
 from tracer.findings import Finding, Where
@@ -15,7 +16,7 @@ from tracer.findings import Finding, Where
 _PARTS, _PART_SHARE = 3, 0.05
 _AGAIN = {
     "compile": (
-        "It compiles again in most steps: keep shapes fixed or mark them dynamic "
+        "It compiles again in most steps{part}: keep shapes fixed or mark them dynamic "
         "(torch._dynamo.mark_dynamic), and look at the recompile reasons (TORCH_LOGS=recompiles)."
     ),
     "autotune": "Tune once and keep the result: fix the shapes, or reuse the autotuner's cache.",
@@ -35,6 +36,18 @@ def compiled_in(trace: Trace, start_ns: int, end_ns: int) -> Where:
     chosen = table.iloc[int(np.where(named, overlap, -1).argmax())]
     line = int(chosen["line"])
     return Where(str(chosen["file"]) or None, line if line > 0 else None, str(chosen["function"]))
+
+
+def again_ns(trace: Trace, where: Where, start_ns: Longs, end_ns: Longs) -> int | None:
+    """How much of these pauses went to what had been compiled before: the first compilation of a
+    function cannot be spared. None where the compiler did not tell what it compiled."""
+    if where.function is None:
+        return None
+    table = trace.table("compile_events")
+    first = (table["kind"] == "compile").to_numpy()
+    first &= ~table.duplicated(["kind", "file", "line", "function"]).to_numpy()
+    start, end = union(table["start_ns"].to_numpy()[~first], table["end_ns"].to_numpy()[~first])
+    return int(covered(start_ns, end_ns, start, end).sum())
 
 
 def returns_in(steps: tuple[int, ...], analysis: Analysis) -> bool:
@@ -59,12 +72,15 @@ def compilation(
     cost_ns: int,
     steps: tuple[int, ...],
     *,
+    again: int | None = None,
     parts: Mapping[str, int] | None = None,
     events: tuple[int, ...] = (),
 ) -> Finding:
     """One finding for all that was compiled (or tuned) for a function. `kind`: compile or autotune.
-    `parts`: nanoseconds of each part of the compiler."""
-    returns = returns_in(steps, analysis)
+    `again`: nanoseconds of it that were not the first time, where that is known. `parts`:
+    nanoseconds of each part of the compiler."""
+    again = cost_ns if again is None else min(again, cost_ns)
+    returns = returns_in(steps, analysis) and again > 0
     longest = sorted((parts or {}).items(), key=lambda part: -part[1])
     most = [part for part in longest[:_PARTS] if part[1] >= _PART_SHARE * cost_ns]
     of = f" {where.function}" if where.function and kind == "compile" else ""
@@ -88,10 +104,15 @@ def compilation(
             "each_ns": cost_ns // max(len(steps), 1),
             "parts": dict(longest),
         },
-        advice=_AGAIN[kind] if returns else first_use_advice(analysis),
-        gain_ns=cost_ns if returns else None,
+        advice=_again_advice(kind, again, cost_ns) if returns else first_use_advice(analysis),
+        gain_ns=again if returns else None,
         events=events,
     )
+
+
+def _again_advice(kind: str, again: int, cost_ns: int) -> str:
+    part = f" ({milliseconds(again)} of this)" if again < cost_ns else ""
+    return _AGAIN[kind].format(part=part)
 
 
 def _most(parts: list[tuple[str, int]]) -> str:

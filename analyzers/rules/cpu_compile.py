@@ -9,7 +9,7 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import Longs
-from tracer.analyzers.rules.compilations import compilation, compiled_in
+from tracer.analyzers.rules.compilations import again_ns, compilation, compiled_in
 from tracer.analyzers.rules.judging import verdict
 from tracer.findings import Finding, Where
 
@@ -42,4 +42,5 @@ def _finding(context: Context, analysis: Analysis, where: Where, rows: Longs) ->
     gaps = context.gaps
     cost = int((gaps.end_ns[rows] - gaps.start_ns[rows]).sum())
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
-    return compilation(analysis, "compile", where, cost, steps)
+    again = again_ns(context.work.trace, where, gaps.start_ns[rows], gaps.end_ns[rows])
+    return compilation(analysis, "compile", where, cost, steps, again=again)

@@ -11,6 +11,7 @@ from tracer.analyzers.facts.calls import is_autotune
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.compilations import (
+    again_ns,
     compilation,
     compiled_in,
     first_use_advice,
@@ -80,7 +81,8 @@ def _subject(pieces: IdlePieces, event: int) -> str:
 def _compile_finding(
     pieces: IdlePieces, analysis: Analysis, kind: str, where: Where, rows: Longs
 ) -> Finding:
-    event = pieces.evidence(rows)
+    event, gaps = pieces.evidence(rows), pieces.gaps
+    again = again_ns(pieces.trace, where, gaps.start_ns[rows], gaps.end_ns[rows])
     if where.function is None and event:  # the line of the program that had it compiled
         place = pieces.places.of(event[0])
         where = replace(place, module=folded(place.module) if place.module else None)
@@ -89,7 +91,7 @@ def _compile_finding(
         name = _part(pieces, int(pieces.gaps.event[row]))
         parts[name] = parts.get(name, 0) + int(pieces.length[row])
     cost, steps = int(pieces.length[rows].sum()), pieces.steps_of(rows)
-    return compilation(analysis, kind, where, cost, steps, parts=parts, events=event)
+    return compilation(analysis, kind, where, cost, steps, again=again, parts=parts, events=event)
 
 
 def _part(pieces: IdlePieces, event: int) -> str:
