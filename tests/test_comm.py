@@ -12,6 +12,7 @@ from tracer.analysis import Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.rules.comm import without_waiting
 from tracer.exporters.json_report import to_report
+from tracer.exporters.text import render_text
 from tracer.findings import Finding
 from tracer.sources import open_source
 
@@ -287,6 +288,21 @@ def test_gloo_ranges_are_the_work_and_their_operators_the_ones_who_asked() -> No
     groups = to_report(analysis)["breakdown"]
     assert groups["communication"]["ns"] == 100_000
     assert sum(group["ns"] for group in groups.values()) == analysis.window.wall_ns
+
+
+def test_one_rank_of_several_is_told_to_compare_them_before_it_overlaps() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.operator("aten::mm", 10, 40)
+    maker.operator("c10d::allreduce_", 60, 5)
+    maker.annotation("gloo:all_reduce", 70, 100, tid=2)
+    analysis = analyze(maker.build(rank=1, world_size=2))
+    advice = comm_findings(analysis)["comm.exposed"].advice
+    assert advice.startswith("Compare the ranks with `tracer ranks` first")
+    assert advice.index("tracer ranks") < advice.index("async_op")
+    assert render_text(analysis).startswith("Rank 1 of 2: ")
+    alone = comm_findings(analyze(maker.build()))["comm.exposed"]
+    assert "tracer ranks" not in alone.advice
 
 
 def test_the_wait_of_compiled_code_is_no_call_of_its_own() -> None:

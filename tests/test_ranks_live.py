@@ -149,3 +149,36 @@ def test_a_group_that_is_destroyed_inside_the_trace_keeps_its_name(tmp_path: Pat
     analysis = compared(run_ranks(tmp_path, 0, WHOLE))
     (group,) = analysis.groups
     assert (group.name, group.members) == ("0", (0, 1))
+
+
+TRACED = """
+import torch, torch.distributed as dist
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+for _ in range(3):
+    layer(torch.randn(16, 64)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_printed_report_says_which_rank_it_is_of_and_what_compares_them(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(TRACED)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    outcome = subprocess.run(
+        [*launch, "-m", "tracer", "run", "--out", "saved", "program.py"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-2000:]
+    said = outcome.stderr.splitlines()
+    for rank in (0, 1):
+        last = f"tracer: rank {rank} of 2; compare all ranks: tracer ranks {tmp_path / 'saved'}"
+        assert sum(line.startswith(f"Rank {rank} of 2: ") for line in said) == 1
+        assert said.count(last) == 1

@@ -53,7 +53,6 @@ _OWN_STREAM = (
     "its result; where everything after it does, only less or faster communication helps"
 )
 _CHANGE = {EXPOSED: _OVERLAP, SAME_STREAM: _OWN_STREAM}
-_ONE_RANK = " One rank cannot tell waiting from sending: compare the ranks with `tracer ranks`."
 
 
 @dataclass(frozen=True)
@@ -229,10 +228,22 @@ def _advice(rule: str, analysis: Analysis, rows: Longs, one_of_many: bool) -> st
         return change
     waiting = _waiting(analysis, rows)
     if not waiting:
-        return change + _ONE_RANK
+        return _unknown_share(rule, change)
     return (
         f"Compare the ranks with `tracer ranks`: {waiting}: most of it is waiting for another "
         f"rank. For the rest: {change[0].lower()}{change[1:]}"
+    )
+
+
+def _unknown_share(rule: str, change: str) -> str:
+    """The change, and that some of the time may be waiting: a stream of its own helps either way,
+    but what overlaps better still waits for a late rank."""
+    if rule == SAME_STREAM:
+        told = "One rank cannot tell waiting from sending: compare the ranks with `tracer ranks`."
+        return f"{change} {told}"
+    return (
+        "Compare the ranks with `tracer ranks` first: one rank cannot tell waiting from sending; "
+        f"for what it sends, {change[0].lower()}{change[1:]}"
     )
 
 

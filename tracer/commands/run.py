@@ -218,6 +218,18 @@ class _Session:
         stream: Any = sys.__stderr__ or sys.stderr
         stream.write("\n" + recording.report.text())
         stream.flush()
+        self._point_to_ranks(recording)
+
+    def _point_to_ranks(self, recording: Recording) -> None:
+        """The last line of the report of one rank of several: what compares them."""
+        meta = recording.report.analysis.trace.meta
+        if meta.rank is None or (meta.world_size or 1) < 2:
+            return
+        if self._out is not None and recording.saved:
+            how = f"compare all ranks: tracer ranks {self._out}"
+        else:
+            how = "to compare all ranks, save them with --out DIR, then: tracer ranks DIR"
+        say(f"rank {meta.rank} of {meta.world_size}; {how}")
 
     @staticmethod
     def _write(recording: Recording, path: Path) -> bool:

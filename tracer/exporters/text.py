@@ -45,13 +45,20 @@ def render_text(
     """The report as text. `width`: cells of a line, None for the terminal's; `ascii`: None for
     what the standard output can show."""
     page = page_of(width, ascii)
-    lines = paragraph(page, verdict(analysis), style="bold")
+    lines = paragraph(page, f"{_rank_words(analysis)}{verdict(analysis)}", style="bold")
     lines += source_lines(page, analysis)
     for section in _SECTIONS:
         made = section(page, analysis)
         if made:
             lines += [Text(), *made]
     return shown(page, lines, color)
+
+
+def _rank_words(analysis: Analysis) -> str:
+    """Whose report it is, where every rank of a run prints one."""
+    meta = analysis.trace.meta
+    several = meta.rank is not None and (meta.world_size or 1) > 1
+    return f"Rank {meta.rank} of {meta.world_size}: " if several else ""
 
 
 def render_texts(
