@@ -197,6 +197,19 @@ def test_a_recording_of_the_cpu_alone_counts_its_leaf_operators() -> None:
     assert any(note.rule == "trace.cpu_only" for note in analysis.notes)
 
 
+def test_a_product_that_copies_its_bias_longer_than_it_computes_is_one_all_the_same() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 100)
+    for row in range(4):
+        maker.operator("aten::addmm", 20 * row, 10)
+        maker.operator("aten::expand", 20 * row + 1, 4)
+        maker.operator("aten::copy_", 20 * row + 5, 4)
+    analysis = analyze(maker.build())
+    names = {analysis.trace.names[c] for c in analysis.trace.name_codes[analysis.work["event"]]}
+    assert names == {"aten::addmm"}
+    assert charged(analysis)["host"] == 60_000
+
+
 def test_step_wall_is_what_a_user_would_measure() -> None:
     """Device work of a step ends after its range: the next one begins there, and the time after
     the last work of a step until the next announcement lies between steps."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.live_models import quiet
 from tests.make_traces import TraceMaker
@@ -194,3 +197,30 @@ def test_adapters_and_the_frozen_base_are_told_apart() -> None:
     assert times[f"{base}.lora_A.default"] > 0
     assert times[f"{base}.lora_B.default"] > 0
     assert times[f"{base}.base_layer"] > 0
+
+
+def test_layers_evaluated_in_a_fused_form_keep_their_parts_in_training() -> None:
+    """torch runs the whole of its encoder layer at once where nothing learns: its attention runs in
+    the layer itself then, which is no reason to call the layer attention."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
+    model = nn.Sequential(*(deepcopy(layer) for _ in range(2)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(4, 16, 32)
+    with trace() as t:
+        for _ in range(4):
+            model.train()
+            model(x).sum().backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(x)
+    analysis = t.analysis
+    roles = dict(zip(analysis.modules["path"], analysis.modules["role"].astype(str), strict=True))
+    assert {roles[f"{i}.linear1"] for i in range(2)} == {"ffn"}
+    assert {roles[f"{i}.self_attn"] for i in range(2)} == {"attention"}
+    assert {roles[str(i)] for i in range(2)} == {"layer"}
+    group = np.array([BUCKETS[bucket][0] for bucket in analysis.work["bucket"]])
+    names = analysis.trace.events["name"].astype(str).to_numpy()[analysis.work["event"]]
+    assert set(group[names == "aten::_addmm_activation"]) == {"ffn"}
+    assert "attention" in set(group[names == "aten::addmm"])

@@ -250,12 +250,15 @@ def _attention_by_evidence(
     tree: ModuleTree, own: list[str], children: list[list[int]], core_rows: Iterable[int]
 ) -> None:
     """An attention core ran in a module that no name gives away: the module is attention, or the
-    first around it that has linear layers; where those of an FFN are among them, it is a layer."""
+    first around it that has linear layers; where those of an FFN are among them, it is a layer, as
+    is one that holds an attention block (a fused form of the whole layer ran)."""
     for row in core_rows:
         around = tree.ancestors(row)
         if any(own[a] in ("attention", "mixer") for a in around):
             continue
         for candidate in around:
+            if any(own[c] in ("attention", "mixer") for c in children[candidate]):
+                break
             if any(own[c] == "linear" for c in children[candidate]):
                 whole = _parted(tree, own, children, candidate)
                 own[candidate] = "layer" if whole else "attention"
