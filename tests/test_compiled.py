@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,3 +251,32 @@ def test_interfaces_of_the_compiler_are_listed_for_the_doctor() -> None:
         "torch._inductor.codecache.PyCodeCache.modules",
     }
     assert all(interface.found and interface.fallback for interface in listed)
+
+
+class Doubled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def limit_of(recording: Recording) -> tuple[str | None, str | None, tuple[int, ...]]:
+    (found,) = (
+        finding
+        for finding in recording.analysis.findings
+        if finding.detail.get("cause") == "recompile-limit"
+    )
+    assert found.detail["limit"] == "recompile_limit (3)"
+    assert "size mismatch at index 0" in found.detail["reason"]
+    return Path(found.where.file or "").name, found.where.function, found.steps
+
+
+def test_steps_behind_the_recompile_limit_are_told() -> None:
+    with torch._dynamo.config.patch(recompile_limit=3):
+        forward = torch.compile(Doubled(), dynamic=False, backend="eager")
+        with trace() as t:
+            for size in range(2, 8):
+                forward(torch.ones(size))
+        assert limit_of(t) == ("test_compiled.py", "forward", (3, 4, 5))
+        with trace() as later:
+            for size in (3, 9):
+                forward(torch.ones(size))
+        assert limit_of(later) == ("test_compiled.py", "forward", (1,))

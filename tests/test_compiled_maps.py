@@ -467,6 +467,40 @@ def test_values_of_one_guard_are_one_reason(told: tuple[str, ...], said: str) ->
     assert again(*told).title == f"forward is compiled again 2 times: {said}"
 
 
+def limited(limit_at: float, versions: list[str | None]) -> Finding:
+    """Steps of 1 ms, each with the version of the code that it runs."""
+    maker = TraceMaker(base_ns=10**9)
+    for step, version in enumerate(versions):
+        at = 1000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        if version:
+            maker.operator(f"Torch-Compiled Region: {version}", at + 10, 900)
+        maker.launch("k", start=at + 20, run=(at + 25, at + 100))
+    reason = "recompile_limit (8); 0/7: n == 3"
+    compile_event(maker, "recompile_limit", limit_at, limit_at + 5, reason=reason, compile_id="0/8")
+    return fallbacks(analyze(maker.build(detail="modules")))["recompile-limit"]
+
+
+def test_steps_after_the_recompile_limit_run_eagerly() -> None:
+    found = limited(2010, ["0/6", "0/7", None, "0/7", "1/0", None])
+    assert (found.severity, found.steps) == ("warning", (2, 4, 5))
+    said = "forward is compiled no more, recompile_limit (8) was reached"
+    assert found.title == f"{said}: from step 2 on 3 of 4 steps ran it eagerly"
+    assert "failed last: n == 3." in (found.advice or "")
+
+
+def test_a_limit_reached_before_the_recording_is_said() -> None:
+    found = limited(-900, ["0/7", None])
+    assert (found.severity, found.steps) == ("warning", (1,))
+    assert "was reached before this recording: from step 1 on" in found.title
+
+
+def test_code_given_up_on_earlier_need_not_run_here() -> None:
+    found = limited(-900, [None, "1/0"])
+    assert (found.severity, found.steps) == ("info", ())
+    assert found.title.endswith("was reached before this recording")
+
+
 def test_earlier_breaks_count_only_for_code_that_runs_here() -> None:
     maker = TraceMaker(base_ns=10**9)
     maker.operator("Torch-Compiled Region: 1/0", 0, 900)

@@ -31,6 +31,7 @@ def compiled_in(trace: Trace, start_ns: int, end_ns: int) -> Where:
         table["start_ns"].to_numpy(), start_ns
     )
     named = (table["function"].astype(str) != "").to_numpy() & (overlap > 0)
+    named &= (table["kind"] != "recompile_limit").to_numpy()  # by which nothing was compiled
     if not named.any():
         return Where()
     chosen = table.iloc[int(np.where(named, overlap, -1).argmax())]
@@ -46,7 +47,8 @@ def again_ns(trace: Trace, where: Where, start_ns: Longs, end_ns: Longs) -> int 
     table = trace.table("compile_events")
     first = (table["kind"] == "compile").to_numpy()
     first &= ~table.duplicated(["kind", "file", "line", "function"]).to_numpy()
-    start, end = union(table["start_ns"].to_numpy()[~first], table["end_ns"].to_numpy()[~first])
+    mine = table["kind"].isin(["compile", "recompile"]).to_numpy() & ~first
+    start, end = union(table["start_ns"].to_numpy()[mine], table["end_ns"].to_numpy()[mine])
     return int(covered(start_ns, end_ns, start, end).sum())
 
 

@@ -1,5 +1,5 @@
 """Rule fallback.compile: where torch.compile falls back. Graph breaks and recompilations with the
-compiler's reason and the user's line, CUDA graphs that it skipped."""
+compiler's reason and the user's line, functions that it gave up on, CUDA graphs that it skipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import Longs, covered, union
-from tracer.analyzers.rules.judging import milliseconds, ratio_of, severity_of, verdict
+from tracer.analyzers.rules.judging import (
+    counted,
+    milliseconds,
+    ratio_of,
+    severity_of,
+    verdict,
+)
 from tracer.analyzers.rules.recompile_reasons import reasons_by_count
 from tracer.findings import Check, Finding, Where
 
@@ -32,6 +38,7 @@ def judge_compile(context: Context, analysis: Analysis) -> RuleResult:
     found = [
         *_grouped(events, "graph_break", lambda rows: _break_finding(analysis, rows)),
         *_grouped(events, "recompile", lambda rows: _recompile_finding(context, analysis, rows)),
+        *_grouped(events, "recompile_limit", lambda rows: _limit_finding(context, analysis, rows)),
         *_grouped(events, "cudagraph_skip", lambda rows: _skip_finding(analysis, rows)),
     ]
     findings = tuple(finding for finding in found if finding is not None)
@@ -61,10 +68,13 @@ def _of_what_ran(context: Context, analysis: Analysis) -> pd.DataFrame:
     earlier = events["end_ns"].to_numpy() < analysis.window.start_ns
     ran = events["compile_id"].isin(list(_regions(context))).to_numpy()
     lasting = events["kind"].isin(["graph_break", "cudagraph_skip"]).to_numpy()
+    given_up = (events["kind"] == "recompile_limit").to_numpy()  # and nothing of it need run here
     told = ["kind", "reason", "function"]
     here = set(events[~earlier][told].itertuples(index=False, name=None))
     known = [row in here for row in events[told].itertuples(index=False, name=None)]
-    chosen: pd.DataFrame = events[~earlier | (ran & lasting & ~np.array(known, dtype=bool))]
+    chosen: pd.DataFrame = events[
+        ~earlier | given_up | (ran & lasting & ~np.array(known, dtype=bool))
+    ]
     return chosen
 
 
@@ -179,6 +189,65 @@ def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame)
         ),
         gain_ns=cost.idle_ns,
     )
+
+
+def _limit_finding(context: Context, analysis: Analysis, rows: pd.DataFrame) -> Finding:
+    """A function that the compiler compiles no more: what fits none of its versions runs eagerly.
+    What that costs is not known, as no such step ran compiled."""
+    where, last = _where(rows), rows.iloc[-1]
+    limit, _, guard = str(last["reason"]).partition("; ")
+    failed = reasons_by_count([guard])[0].text
+    title = f"{where.function or 'a function'} is compiled no more, {limit} was reached"
+    since = _steps_since(analysis, int(last["start_ns"]))
+    ran = _steps_running(context, analysis, str(last["compile_id"]))
+    before = last["end_ns"] < analysis.window.start_ns
+    called = not before or bool(ran)  # what was compiled earlier need not be called here
+    eager = tuple(sorted(since - ran)) if called else ()
+    when = " before this recording" if before else ""
+    return Finding(
+        rule=RULE,
+        severity="warning" if eager else "info",
+        title=f"{title}{when}{_eagerly(eager, len(since))}",
+        count=len(rows),
+        steps=eager,
+        where=where,
+        detail={"cause": "recompile-limit", "limit": limit, "reason": failed},
+        advice=(
+            "Calls that fit none of the compiled versions run eagerly from then on. Keep what the "
+            "guards watch the same from call to call, or mark a dimension as dynamic "
+            "(torch._dynamo.mark_dynamic, torch.compile(dynamic=True)); a higher "
+            f"torch._dynamo.config.{limit.partition(' ')[0]} compiles each further version."
+            + (f" The guard that failed last: {_shortened(failed)}." if failed else "")
+        ),
+    )
+
+
+def _steps_since(analysis: Analysis, time_ns: int) -> set[int]:
+    """The step of a time and those after it."""
+    end = analysis.steps["start_ns"].to_numpy() + analysis.steps["wall_ns"].to_numpy()
+    return set(np.flatnonzero(end > time_ns).tolist())
+
+
+def _steps_running(context: Context, analysis: Analysis, compile_id: str) -> set[int]:
+    """Steps in which a compiled version of this frame began."""
+    trace, frame = context.work.trace, _frame(compile_id)
+    named = trace.names_matching(
+        lambda name: (match := _REGION.match(name)) is not None and _frame(match[1]) == frame
+    )
+    began = trace.start_ns[named[trace.name_codes]]
+    at = np.searchsorted(analysis.steps["start_ns"].to_numpy(), began, side="right") - 1
+    return set(at.tolist())
+
+
+def _frame(compile_id: str) -> str:
+    return compile_id.partition("/")[0]
+
+
+def _eagerly(eager: tuple[int, ...], steps: int) -> str:
+    """How many of the steps since then ran without compiled code."""
+    if not eager:
+        return ""
+    return f": from step {eager[0]} on {len(eager)} of {counted(steps, 'step')} ran it eagerly"
 
 
 def _skip_finding(analysis: Analysis, rows: pd.DataFrame) -> Finding:

@@ -1,12 +1,12 @@
 """What the compiler says of itself in torch's structured log: compilations, recompilations, graph
-breaks with the user's line, CUDA graphs that it skipped."""
+breaks with the user's line, CUDA graphs that it skipped, code that it compiles no more."""
 
 from __future__ import annotations
 
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -21,6 +21,11 @@ _BREAK = re.compile(r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\s*$
 _REASON = re.compile(r"Graph Break Reason: *(?P<reason>.*)", re.S)
 # Dynamo puts what it was doing before what went wrong.
 _ATTEMPT = re.compile(r"Encountered graph break when attempting to trace .*", re.S)
+# Torch of another version words it otherwise: the limit by its name alone.
+_LIMIT = re.compile(
+    r"exceeding the (?P<name>\w+_limit) cache size limit \(currently set to (?P<value>\d+)\)"
+    r"|(?P<named>\w*(?:cache_size|recompile)_limit) reached"
+)
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)')
 
 
@@ -76,27 +81,42 @@ class CompileLog(logging.Handler):
     def table(self) -> pd.DataFrame:
         """The table `compile_events`, in order of time, with what lasts of earlier compilations."""
         first = min((event.start_ns for event in self.events), default=None)
-        earlier = [e for e in earlier_events() if first is None or e.end_ns < first]
+        kept = kept_metrics()
+        earlier = [e for e in earlier_events(kept) if first is None or e.end_ns < first]
         told = {e.reason for e in self.events if e.kind == "cudagraph_skip"}
         later = [skip for skip in self._skips if skip.reason not in told]
-        rows = sorted([*earlier, *self.events, *later], key=lambda event: event.start_ns)
+        known = [*(_compilation(metrics, 0) for metrics in kept), *self.events]
+        events = [_placed(event, known) for event in (*earlier, *self.events, *later)]
+        rows = sorted(events, key=lambda event: event.start_ns)
         columns = zip(*rows, strict=True) if rows else ([] for _ in CompileEvent._fields)
         values = dict(zip(CompileEvent._fields, map(list, columns), strict=True))
         return make_table(SIDE_TABLES["compile_events"], values)
 
 
-def earlier_events() -> list[CompileEvent]:
-    """Breaks and skips of the last compilations of this process, which torch keeps: their line is
-    that of the function."""
+def kept_metrics() -> list[dict[str, Any]]:
+    """What torch keeps of the last compilations of this process, in order of time."""
     utils = sys.modules.get("torch._dynamo.utils")
     reader = getattr(utils, "get_compilation_metrics", None)
-    if reader is None:
-        return []
-    last = {str(metrics.compile_id): metrics for metrics in reader()}  # a reset counts anew
+    kept = [] if reader is None else reader()
+    return [{name: getattr(metrics, name, None) for name in _METRICS} for metrics in kept]
+
+
+def earlier_events(kept: Iterable[Mapping[str, Any]]) -> list[CompileEvent]:
+    """Breaks, skips and limits of the compilations that torch keeps: their line is that of the
+    function."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for values in kept:
+        compile_id = str(values["compile_id"])
+        anew = compile_id in last and compile_id.endswith("/0") and not values["is_runtime"]
+        if anew:  # as after a reset
+            frame = _frame(compile_id)
+            last = {key: value for key, value in last.items() if _frame(key) != frame}
+        last[compile_id] = values
     out: list[CompileEvent] = []
-    for metrics in last.values():
-        values = {name: getattr(metrics, name, None) for name in _METRICS}
+    for values in last.values():
         compiled = _compilation(values, 0)
+        if compiled.kind == "recompile_limit":
+            out.append(compiled)
         for reason in values["restart_reasons"] or ():
             if "Explanation:" in str(reason):  # what else restarts it names a class
                 reason_line = _first_line(str(reason))
@@ -107,9 +127,27 @@ def earlier_events() -> list[CompileEvent]:
     return out
 
 
+def _frame(compile_id: str) -> str:
+    return compile_id.partition("/")[0]
+
+
+def _placed(event: CompileEvent, known: Iterable[CompileEvent]) -> CompileEvent:
+    """A limit with the function whose earlier versions were compiled: torch gives up before it
+    notes which it is."""
+    if event.kind != "recompile_limit" or event.file:
+        return event
+    frame, before = _frame(event.compile_id), event.start_ns
+    mine = [e for e in known if _frame(e.compile_id) == frame and e.file and e.start_ns <= before]
+    if not mine:
+        return event
+    last = max(mine, key=lambda compiled: compiled.start_ns)
+    return event._replace(file=last.file, line=last.line, function=last.function)
+
+
 _METRICS = (
     *("compile_id", "co_filename", "co_firstlineno", "co_name", "start_time_us", "duration_us"),
     *("recompile_reason", "cudagraph_skip_reason", "restart_reasons", "is_runtime"),
+    "fail_reason",
 )
 
 
@@ -155,14 +193,23 @@ def _compilations(metrics: Mapping[str, Any], now_ns: int) -> list[CompileEvent]
 def _compilation(metrics: Mapping[str, Any], now_ns: int) -> CompileEvent:
     start_us, took_us = metrics.get("start_time_us"), metrics.get("duration_us")
     start_ns = now_ns if start_us is None else int(start_us) * 1000
-    again = metrics.get("recompile_reason")
+    again = _first_line(str(metrics.get("recompile_reason") or "")).partition("  #")[0].strip()
+    limit = _limit(str(metrics.get("fail_reason") or ""))
     return CompileEvent(
-        "recompile" if again else "compile",
+        "recompile_limit" if limit else "recompile" if again else "compile",
         start_ns,
         now_ns if took_us is None else start_ns + int(took_us) * 1000,
         str(metrics.get("compile_id") or ""),
-        _first_line(str(again or "")).partition("  #")[0].strip(),
+        f"{limit}; {again}" if limit else again,
         str(metrics.get("co_filename") or ""),
         int(metrics.get("co_firstlineno") or -1),
         str(metrics.get("co_name") or ""),
     )
+
+
+def _limit(failed: str) -> str:
+    """The limit that kept code from being compiled again: `recompile_limit (8)`."""
+    told = _LIMIT.search(failed)
+    if told is None:
+        return ""
+    return str(told["named"] or f"{told['name']} ({told['value']})")
