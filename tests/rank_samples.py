@@ -102,6 +102,23 @@ def rank_trace(
     return maker.build(rank=rank, world_size=world, backend="nccl", **meta)
 
 
+def bucket_rank(rank: int, late: int, stop_us: float, steps: int = 20) -> Trace:
+    """A rank on a CPU whose steps send two buckets of gradients at once, on threads of the library,
+    the first beside the backward pass; the late one stops before each step."""
+    maker = TraceMaker(base_ns=BASE_NS)
+    for k in range(steps):
+        begin = 1000 + k * (stop_us + 120_000)
+        maker.annotation(f"ProfilerStep#{k}", begin, stop_us + 119_000)
+        start = begin + 1000 + (stop_us if rank == late else 0)
+        maker.operator("aten::mm", start, 60_000)
+        for bucket, asked in enumerate((30_000, 60_000)):
+            at, ends = start + asked, begin + 1000 + stop_us + asked + 2000
+            maker.operator("c10d::allreduce_", at, 10, tid=2 + bucket)
+            maker.annotation("gloo:all_reduce", at + 10, ends - at - 10, tid=4 + bucket)
+    groups: Any = ({"pg_name": "0", "pg_size": 2, "ranks": [0, 1]},)
+    return maker.build(rank=rank, world_size=2, process_groups=groups)
+
+
 def moved(trace: Trace, offset_ns: int, drift: float = 0.0) -> Trace:
     """The same recording by a clock that is ahead and runs faster."""
     first = int(trace.start_ns[0])

@@ -305,6 +305,18 @@ def test_one_rank_of_several_is_told_to_compare_them_before_it_overlaps() -> Non
     assert "tracer ranks" not in alone.advice
 
 
+def test_sums_of_calls_beside_each_other_say_that_they_are_more_than_the_time() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    maker.operator("aten::mm", 10, 40)
+    maker.annotation("gloo:all_reduce", 60, 100, tid=2)
+    alone = render_text(analyze(maker.build()))
+    maker.annotation("gloo:all_reduce", 60, 100, tid=3)
+    beside = render_text(analyze(maker.build()))
+    assert "sums of calls, some exposed at once: 100 us of time in all" in beside
+    assert "COLLECTIVES\n" in alone
+
+
 def test_the_wait_of_compiled_code_is_no_call_of_its_own() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#0", 0, 200)

@@ -16,6 +16,7 @@ import pytest
 from tests.rank_samples import (
     BASE_NS,
     Call,
+    bucket_rank,
     compared,
     hosts_run_ahead,
     late_rank_calls,
@@ -70,6 +71,28 @@ def test_one_late_rank_makes_the_others_wait(tmp_path: Path) -> None:
 def shift_two(offset_ns: int = 2 * SECOND, drift: float = 20e-6) -> Callable[[int, Trace], Trace]:
     """Clocks of ranks 2 and 3 ahead, and too fast."""
     return lambda rank, trace: moved(trace, offset_ns, drift) if rank in (2, 3) else trace
+
+
+def test_waits_beside_each_other_and_beside_compute_count_once(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        save_run(bucket_rank(rank, late=0, stop_us=50_000), tmp_path / f"rank{rank}")
+    analysis = compared(tmp_path)
+    assert straggler(analysis) == (0, 40, 40)
+    (finding,) = analysis.findings
+    early = analysis.ranks[1]
+    exposed = early.summary.exposed_ns
+    assert exposed is not None
+    # Of 100 ms in the two calls of each step 50 are lost: one waits under compute at first.
+    assert 0.9 * SECOND < (early.wait_ns or 0) <= exposed < 1.2 * SECOND
+    assert finding.cost_ns == pytest.approx(SECOND, rel=0.05)
+    assert finding.detail["before"]["longer_ns"] == {
+        "overhead.host": pytest.approx(SECOND, rel=0.05)
+    }
+    assert finding.gain_ns == finding.cost_ns
+    assert "That would gain the others up to " in ranks_verdict(analysis)
+    text = render_ranks(analysis)
+    assert "sums of calls, some exposed at once" in text
+    assert "of single ranks, communication without waiting" in text
 
 
 def test_clocks_that_disagree_give_the_same_answer(tmp_path: Path) -> None:

@@ -206,7 +206,9 @@ def _cases(
             late, rank = next(answers), beside[claim.rank]
             other = None if rank is None else next(answers)
             more = None if rank is None else _more_work(run, claim.rank, rank)
-            cases.append(Case(claim, group, wall, late, other, rank, hosts[claim.rank], more))
+            cpu_only = run.summaries[claim.rank].cpu_only
+            pace = hosts[claim.rank]
+            cases.append(Case(claim, group, wall, late, other, rank, pace, more, cpu_only))
         else:
             cases.append(Case(claim, group, wall))
     return cases
@@ -322,12 +324,15 @@ def _result(
     findings, checks = _rejudged(summary, kinds, others) if known else (None, None)
     lanes = [lane for lane in joined.evidence.values() if summary.rank in lane.ranks]
     places = [(lane, lane.ranks.index(summary.rank)) for lane in lanes]
+    waited = sum(kind.wait_ns or 0 for kind in known)
+    if summary.cpu_only and summary.exposed_ns is not None:
+        waited = min(waited, summary.exposed_ns)
     return RankResult(
         summary=summary,
         kinds=kinds,
         findings=summary.findings if findings is None else findings,
         checks=summary.checks if checks is None else checks,
-        wait_ns=sum(kind.wait_ns or 0 for kind in known) if known else None,
+        wait_ns=waited if known else None,
         wire_ns=sum(kind.wire_ns or 0 for kind in known) if known else None,
         exposed_wait_ns=sum(kind.exposed_wait_ns for kind in known),
         last=sum(int(lane.last[place]) for lane, place in places),

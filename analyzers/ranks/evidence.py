@@ -144,7 +144,8 @@ def add_sums(
             wire = found.wire_ns[place][rows]
             entry.compared += rows.size
             entry.bytes += int(sizes[place][rows].sum())
-            entry.wait_ns += int(found.wait_ns[place][rows].sum())
+            waits = found.lost_ns(place) if summaries[rank].cpu_only else found.wait_ns[place]
+            entry.wait_ns += int(waits[rows].sum())
             entry.wire_ns += int(wire.sum())
             if entry.compared <= _MOST_WIRES:
                 entry.wires.append(wire)

@@ -82,24 +82,44 @@ class Case:
     beside: int | None = None
     hosts: Hosts | None = None
     most_work_ns: int | None = None  # how much longer it works than that one in the whole window
+    cpu_only: bool = False
 
     @cached_property
     def longer(self) -> Mapping[str, int]:
         """By how much each part took the late rank longer."""
-        return {} if self.late is None else excess(self.late, self.other)
+        if self.late is None:
+            return {}
+        parts = excess(self.late, self.other)
+        if not self.cpu_only or self.most_work_ns is None or self.most_work_ns > 0:
+            return parts
+        # The other does the same work, but part of it beside a collective in which it waits.
+        return {part: ns for part, ns in parts.items() if part.startswith("overhead.")}
 
     @cached_property
     def slower(self) -> Slower:
         """What of the lateness is the rank's own."""
         if self.claim.how == "together":
             return judge_lateness(self.late, None, self.longer, None)
-        return judge_lateness(self.late, self.other, self.longer, self.hosts, self.most_work_ns)
+        found = judge_lateness(
+            self.late,
+            self.other,
+            self.longer,
+            self.hosts,
+            self.most_work_ns,
+            cpu_only=self.cpu_only,
+        )
+        return found.without_pace(self._lost_ns, self.wall_ns)
+
+    @property
+    def _lost_ns(self) -> int:
+        total, lost = self.claim.total_ns, self.claim.lost_ns
+        return total if lost is None else min(total, lost)
 
     @property
     def cost_ns(self) -> int:
         """What the others would not wait if it were as fast as the punctual one."""
-        own, total = self.slower.own_ns, self.claim.total_ns
-        return total if own is None else min(own, total)
+        own = self.slower.own_ns
+        return self._lost_ns if own is None else min(own, self._lost_ns)
 
     @property
     def is_behind(self) -> bool:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, total
 from tracer.analyzers.ranks.evidence import steps_of
 from tracer.analyzers.ranks.match import JoinedLane
 from tracer.analyzers.ranks.waits import Arrivals, arrivals
 from tracer.rank_analysis import Alignment, Interval, Rows, RowStore
 
 # One call of one rank. call and step: equal on all ranks; times on its own clock; margin_ns: 0
-# where it was not last.
+# where it was not last; exposed_ns: for how long another rank had nothing to compute meanwhile.
 _CALL = np.dtype(
     [
         ("lane", "i4"),
@@ -26,6 +26,7 @@ _CALL = np.dtype(
         ("wait_ns", "i8"),
         ("margin_ns", "i8"),
         ("late_ns", "i8"),
+        ("exposed_ns", "i8"),
         ("counted", "?"),
         ("step", "i8"),
     ]
@@ -51,6 +52,13 @@ class LateCalls:
             between = waited[mine] - waited[since]
             own[mine] = (rows["margin_ns"][mine] - between).clip(0)
         return own
+
+    def lost_ns(self, chosen: NDArray[np.bool_], own: Longs) -> int:
+        """What others lost in these calls by its own lateness: they compute beside a call as long
+        as they can, and wait in several at once."""
+        rows = self.rows[chosen]
+        lost = np.minimum(own[chosen], rows["exposed_ns"])
+        return total(rows["start_ns"] - lost, rows["start_ns"])
 
     def late_in(
         self,
@@ -135,6 +143,7 @@ def _piece(found: Arrivals, place: int, code: int, done: int) -> Rows:
     rows["wait_ns"] = found.wait_ns[place][here]
     rows["margin_ns"] = np.where(found.last == place, found.margin_ns, 0)[here]
     rows["late_ns"] = found.late_ns[place][here]
+    rows["exposed_ns"] = found.exposed_of_others(place)[here]
     rows["counted"] = found.counted[here]
     return rows
 

@@ -8,7 +8,7 @@ takes longer itself is what the others lose by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,6 +63,12 @@ class Slower:
         least = max(TELLING * claim_ns, WARNING_RATIO * wall_ns)
         return self.own_ns is not None and self.own_ns < least
 
+    def without_pace(self, claim_ns: int, wall_ns: int) -> Slower:
+        """The same, with what is its own unknown where no pace was seen and the parts do not tell
+        why it is late."""
+        unseen = self.hosts is None and self.is_behind(claim_ns, wall_ns)
+        return replace(self, own_ns=None) if unseen else self
+
     def may_be_chance(self, wall_ns: int) -> bool:
         """Whether it is the pace of the host alone, in a short recording."""
         return self.by_host and self.hosts is not None and not self.block and wall_ns < _LASTING_NS
@@ -88,15 +94,21 @@ def judge_lateness(
     longer: Mapping[str, int],
     hosts: Hosts | None,
     most_work_ns: int | None = None,
+    *,
+    cpu_only: bool = False,
 ) -> Slower:
     """What of the lateness is the rank's own. `most_work_ns`: how much longer it works in the whole
-    window, where that is known: who waits in a collective may work under it, and less before."""
+    window, where that is known: who waits in a collective may work under it, and less before.
+    `cpu_only`: without a device the host does all, so that its parts are its pace."""
     block = None if late is None else _main_block(late, longer)
-    if late is None or other is None or hosts is None:
+    if late is None or other is None or (hosts is None and not cpu_only):
         return Slower(None, block, by_host=False)
-    device_ns = _longer_ns(late, other, lambda part: part in _OF_DEVICE)
     work_ns = _longer_ns(late, other, _is_work)
-    device_ns += work_ns if most_work_ns is None else min(work_ns, max(most_work_ns, 0))
+    work_ns = work_ns if most_work_ns is None else min(work_ns, max(most_work_ns, 0))
+    if hosts is None:
+        host_ns = _longer_ns(late, other, lambda part: part.startswith("overhead."))
+        return Slower(host_ns + work_ns, block, by_host=host_ns >= work_ns)
+    device_ns = work_ns + _longer_ns(late, other, lambda part: part in _OF_DEVICE)
     block = block if block is not None and _stands_out(block, hosts) else None
     host_ns = hosts.longer_ns
     if hosts.pace < _PACES_DIFFER:

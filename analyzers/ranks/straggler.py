@@ -41,7 +41,8 @@ _TOGETHER = 0.75
 @dataclass(frozen=True)
 class Claim:
     """A late rank in one lane. last of compared: how often it came last; total_ns: how long all
-    others had waited for it alone; together: ranks as late as it is. how: calls (of all), steps (of
+    others had waited for it alone; lost_ns: as far as they had nothing to compute meanwhile, None:
+    not looked at; together: ranks as late as it is. how: calls (of all), steps (of
     their first calls), waits (of the calls that were waited in longest), together.
     """
 
@@ -54,6 +55,7 @@ class Claim:
     steps: tuple[int, ...]
     together: tuple[int, ...] = ()
     least_ns: int = 0  # the shortest of the long waits
+    lost_ns: int | None = None
 
 
 def find_claims(
@@ -258,11 +260,12 @@ def confirm(claim: Claim, calls: LateCalls, residual_ns: int, ranks: int) -> Cla
     kept = int(own[late].sum())
     if 2 * kept < claim.total_ns:
         return None
+    lost = calls.lost_ns(late, own)
     if claim.how == "steps":
-        return replace(claim, total_ns=min(kept, claim.total_ns))
+        return replace(claim, total_ns=min(kept, claim.total_ns), lost_ns=lost)
     last = int(late.sum())
     few = claim.how == "waits" and last == claim.last
     if 2 * last <= claim.compared or not (few or _beyond_chance(last, claim.compared, ranks)):
         return None
     steps = tuple(sorted(set(calls.rows["step"][late].tolist()) - {NONE}))
-    return replace(claim, last=last, total_ns=kept, steps=steps)
+    return replace(claim, last=last, total_ns=kept, steps=steps, lost_ns=lost)

@@ -7,7 +7,7 @@ others spent beyond that, they waited. Differences within the residual of the al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,19 @@ class Arrivals:
     entered: NDArray[np.bool_]  # the first call of a window, which ranks enter as they begin
     all_stayed: NDArray[np.bool_]  # nobody had left before the last one came
 
+    def lost_ns(self, place: int) -> Longs:
+        """What a rank that computes and sends with the same cores waited in each call, as far as it
+        had nothing to compute beside it; -1 as in wait_ns."""
+        lost: Longs = np.minimum(self.wait_ns[place], self.calls.take("exposed_ns")[place])
+        return lost
+
+    def exposed_of_others(self, place: int) -> Longs:
+        """In each call for how long another rank than this, at most, had nothing to compute."""
+        others = self.calls.present.copy()
+        others[place] = False
+        exposed: Longs = np.where(others, self.calls.take("exposed_ns"), 0).max(axis=0)
+        return exposed
+
     @property
     def counted(self) -> NDArray[np.bool_]:
         """Calls that count as evidence for a late rank."""
@@ -47,19 +60,36 @@ class Arrivals:
 def arrivals(
     lane: JoinedLane, store: RowStore, alignment: Alignment, first: bool
 ) -> Iterator[Arrivals]:
-    """The calls of a lane, a piece at a time. `first`: its first call begins the window."""
+    """The calls of a lane, a piece at a time. `first`: its first call begins the window. Where a
+    rank is in several at once, it waits once."""
     residuals = {
         rank: max(alignment.residual_ns or 0, alignment.residuals_ns.get(rank, 0))
         for rank in lane.ranks
     }
     begins = first
+    reach = np.full(len(lane.ranks), _NEVER, dtype=np.int64)
     for calls in all_calls(lane, store):
         found = compare(calls, alignment, residuals, begins)
         if found.entered.any():
             begins = False
             if not _entered_apart(found):
                 found = compare(calls, alignment, residuals, begins)
-        yield found
+        yield replace(found, wait_ns=_waited_once(found, reach))
+
+
+def _waited_once(found: Arrivals, reach: Longs) -> Longs:
+    """What each rank waited in each call and had not waited already in one beside it, as in buckets
+    of gradients that the threads of a library send together. `reach`: until when each rank is known
+    to have waited, moved on."""
+    once, start = found.wait_ns.copy(), found.calls.take("start_ns")
+    for place, waits in enumerate(found.wait_ns):
+        rows = np.flatnonzero(waits > 0)
+        rows = rows[np.argsort(start[place][rows], kind="stable")]
+        begin, end = start[place][rows], (start[place] + waits)[rows]
+        before = np.maximum.accumulate(np.concatenate([reach[place : place + 1], end]))
+        once[place][rows] = (end - np.maximum(begin, before[:-1])).clip(0)
+        reach[place] = before[-1]
+    return once
 
 
 def _entered_apart(found: Arrivals) -> bool:

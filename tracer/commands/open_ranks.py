@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,9 @@ def step_waits(
     }
     lanes = join_lanes(summaries, store)
     begins = begins_window(lanes, summaries, store)
+    cpu_only = {rank for rank, summary in summaries.items() if summary.cpu_only}
     for lane in lanes:
-        _add_waits(waits, lane, store, found.alignment, begins[lane.key])
+        _add_waits(waits, lane, store, found.alignment, begins[lane.key], cpu_only)
     return waits
 
 
@@ -113,6 +114,7 @@ def _add_waits(
     store: _Kept,
     alignment: Alignment,
     begins: bool,
+    cpu_only: Set[int],
 ) -> None:
     from tracer.analyzers.ranks.waits import arrivals
 
@@ -121,5 +123,6 @@ def _add_waits(
         for place, rank in enumerate(found.calls.ranks):
             # What was waited in the call that ranks enter as they begin is no rank's fault.
             counted = found.calls.present[place] & (steps[place] >= 0) & ~found.entered
-            times = np.maximum(found.wait_ns[place][counted], 0)
+            waited = found.lost_ns(place) if rank in cpu_only else found.wait_ns[place]
+            times = np.maximum(waited[counted], 0)
             np.add.at(waits[rank], steps[place][counted], times)

@@ -28,6 +28,8 @@ from tracer.rank_analysis import Alignment, KindSums, RankAnalysis, RankResult
 _MOST_RANKS, _MOST_GROUPS, _MOST_KINDS, _MOST_RULES = 16, 8, 8, 8
 _MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
+# Findings of ranks from which waiting for other ranks is taken out.
+_COMMUNICATION = frozenset(("comm.exposed", "comm.same_stream"))
 # Imbalance that is worth a word.
 _NOTABLE_IMBALANCE = 1.05
 # So many times as much compute beside collectives as on another rank explains that it takes longer.
@@ -189,7 +191,15 @@ def _kind_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     note = "wire: the median; bus: bandwidth on the wire"
     if any(_is_small(kind) for kinds in by_kind.values() for kind in kinds):
         note += ", of few bytes latency"
+    if any(_sums_more(rank) for rank in analysis.ranks):
+        note += "; sums of calls, some exposed at once"
     return [heading("COLLECTIVES", note), *table(page, columns, rows)]
+
+
+def _sums_more(rank: RankResult) -> bool:
+    """Whether its calls are exposed beside each other, and the clock counts that once."""
+    exposed = rank.summary.exposed_ns
+    return exposed is not None and sum(kind.exposed_ns for kind in rank.kinds) > exposed
 
 
 def _is_small(kind: KindSums) -> bool:
@@ -265,7 +275,9 @@ def _single_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
         ]
         for rule, costs in ranked
     ]
-    note = "of single ranks: `tracer report FILE` tells more"
+    waits = any(rank.wait_ns is not None for rank in analysis.ranks)
+    wire = ", communication without waiting" if waits and _COMMUNICATION & by_rule.keys() else ""
+    note = f"of single ranks{wire}: `tracer report FILE` tells more"
     return [heading("FINDINGS ON RANKS", note), *table(page, columns, rows)]
 
 

@@ -24,16 +24,28 @@ def ranks_verdict(analysis: RankAnalysis) -> str:
     if told:
         first, *others = told
         more = [_title(f).partition(";")[0] for f in others if f.rule in _ACROSS][:1]
-        return " ".join((*_sentences(first), *(f"{capital(title)}." for title in more)))
+        return " ".join((*_sentences(first, analysis), *(f"{capital(title)}." for title in more)))
     return " ".join((_nobody(analysis), *_own(analysis)))
 
 
-def _sentences(finding: Finding) -> Iterator[str]:
-    """What is wrong and why, and what to do."""
+def _sentences(finding: Finding, analysis: RankAnalysis) -> Iterator[str]:
+    """What is wrong and why, what to do, and what it gains where that is known."""
     for part in _title(finding).split("; "):
         yield f"{capital(part)}."
     if finding.advice:
         yield inert(finding.advice)
+    if finding.gain_ns and finding.detail.get("own_ns") is not None:
+        yield f"That would gain {_gain_words(finding, analysis)}."
+
+
+def _gain_words(finding: Finding, analysis: RankAnalysis) -> str:
+    """What the others no longer wait, for each step where all ranks saw as many."""
+    steps = {rank.summary.steps for rank in analysis.ranks}
+    count = steps.pop() if len(steps) == 1 else 0
+    gain = finding.gain_ns or 0
+    each = f"{duration_text(gain / count)} a step" if count > 1 else duration_text(gain)
+    share = "" if finding.ratio is None else f", {percent_text(finding.ratio)} of the time"
+    return f"the others up to {each}{share}"
 
 
 def _title(finding: Finding) -> str:
@@ -44,9 +56,12 @@ def _nobody(analysis: RankAnalysis) -> str:
     """Why no rank is named."""
     if analysis.alignment is None:
         return "The ranks cannot be compared: each is reported for itself."
-    chance = next((f for f in analysis.findings if f.rule == _STRAGGLER), None)
-    if chance is not None:
-        return f"No rank holds up the others by what it does; {_chance_words(chance)}."
+    late = next((f for f in analysis.findings if f.rule == _STRAGGLER), None)
+    if late is not None and (late.detail.get("before") or {}).get("host_ns") is None:
+        cost = f"{duration_text(late.cost_ns)} in all"
+        return f"No rank holds up the others for long: {_title(late).partition(';')[0]} ({cost})."
+    if late is not None:
+        return f"No rank holds up the others by what it does; {_chance_words(late)}."
     if analysis.behind:
         check = next(check for check in analysis.checks if check.rule == _STRAGGLER)
         return f"No rank holds up the others: {inert(check.reason)}."
@@ -67,7 +82,7 @@ def _chance_words(finding: Finding) -> str:
 def _waiting_words(analysis: RankAnalysis) -> str:
     known = [rank for rank in analysis.ranks if rank.wait_ns is not None]
     wall = sum(rank.summary.wall_ns for rank in known)
-    waited = sum((rank.wait_ns or 0) - rank.entry_wait_ns for rank in known)
+    waited = sum(max((rank.wait_ns or 0) - rank.entry_wait_ns, 0) for rank in known)
     share = waited / wall if wall else 0.0
     if share < _NOTABLE_RATIO:
         return "they hardly wait for each other"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
@@ -134,7 +135,17 @@ def collective_lines(page: Page, analysis: Analysis) -> list[Text]:
         ]
         for item in sums
     ]
-    return [heading("COLLECTIVES"), *table(page, columns, cells)]
+    return [heading("COLLECTIVES", _at_once(analysis, sums)), *table(page, columns, cells)]
+
+
+def _at_once(analysis: Analysis, sums: Sequence[Mapping[str, Any]]) -> str:
+    """Why these sums are more than the time that communication takes."""
+    charges = analysis.charges
+    codes = [code for code, bucket in enumerate(BUCKETS) if bucket[0] == "communication"]
+    charged = int(charges["ns"][charges["bucket"].isin(codes)].sum())
+    if sum(item["exposed_ns"] for item in sums) <= charged:
+        return ""
+    return f"sums of calls, some exposed at once: {duration_text(charged)} of time in all"
 
 
 def _bytes(size: float | None, unit: str) -> str:
