@@ -102,9 +102,9 @@ class Calls:
         themselves, however long they take."""
         table = self.trace.table("copies")
         at = lookup(table["event"].to_numpy(), copied)
-        pinned = (table["source"].eq("pinned") | table["target"].eq("pinned")).to_numpy()
-        pinned |= table["direction"].eq("device_to_device").to_numpy()
-        found: NDArray[np.bool_] = take(pinned.astype(np.int64), at) == 1
+        pinned = table["source"].eq("pinned") | table["target"].eq("pinned")
+        on_device = table["direction"].eq("device_to_device")
+        found: NDArray[np.bool_] = take((pinned | on_device).to_numpy().astype(np.int64), at) == 1
         return found
 
     @cached_property
