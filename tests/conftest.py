@@ -11,7 +11,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+
+# As pandas 3 always does: arrays of a table are given for reading alone.
+if int(pd.__version__.partition(".")[0]) < 3:
+    pd.options.mode.copy_on_write = True
 
 _DEFAULT = Path(__file__).resolve().parents[2] / "shared"
 SHARED = Path(os.environ.get("TRACER_SHARED", _DEFAULT))

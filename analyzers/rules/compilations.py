@@ -45,8 +45,8 @@ def again_ns(trace: Trace, where: Where, start_ns: Longs, end_ns: Longs) -> int 
     if where.function is None:
         return None
     table = trace.table("compile_events")
-    first = (table["kind"] == "compile").to_numpy()
-    first &= ~table.duplicated(["kind", "file", "line", "function"]).to_numpy()
+    again = table.duplicated(["kind", "file", "line", "function"])
+    first = ((table["kind"] == "compile") & ~again).to_numpy()
     mine = table["kind"].isin(["compile", "recompile"]).to_numpy() & ~first
     start, end = union(table["start_ns"].to_numpy()[mine], table["end_ns"].to_numpy()[mine])
     return int(covered(start_ns, end_ns, start, end).sum())
