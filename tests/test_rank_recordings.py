@@ -33,7 +33,10 @@ def ranks_of(program: str) -> list[Analysis]:
     return [analyze(load_run(path)) for path in sorted((FOLDER / program).iterdir())]
 
 
-@pytest.mark.parametrize("program", ["graph", "late", "compiled", "replayed"])
+# In the last two, made later, no device row names its operator.
+@pytest.mark.parametrize(
+    "program", ["graph", "late", "compiled", "replayed", "decode", "symmetric"]
+)
 def test_two_all_reduces_a_layer_in_their_modules(program: str) -> None:
     all_reduces_of_layers(ranks_of(program), LAYERS, LATE_STEPS if program == "late" else STEPS)
 
