@@ -14,6 +14,7 @@ from tests.test_attribution import parts
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.facts.compiled_order import align_kernels, align_operators
+from tracer.collectors.compiling import compile_log
 from tracer.collectors.compiling.compile_log import CompileLog
 from tracer.collectors.compiling.compiled_records import (
     CallRecord,
@@ -511,6 +512,13 @@ def test_earlier_breaks_count_only_for_code_that_runs_here() -> None:
     assert [f.detail["reason"] for f in found if f.rule == "fallback.compile"] == ["one"]
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps what other tests compiled, for as long as the process lives."""
+    monkeypatch.setattr(compile_log, "kept_metrics", list)
+
+
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_skip_that_the_compiler_finds_when_its_code_runs_is_kept_once() -> None:
     skipped = "skipping cudagraphs due to mutated inputs (1 instances). Found from : \n  line 3"
     log = CompileLog()
@@ -527,6 +535,7 @@ def test_a_skip_that_the_compiler_finds_when_its_code_runs_is_kept_once() -> Non
     assert len(log.table()) == 1
 
 
+@pytest.mark.usefixtures("nothing_compiled")
 def test_a_form_of_the_log_that_is_not_known_costs_nothing() -> None:
     log = CompileLog()
     for metadata in (None, {}, {"artifact": 3}, {"compilation_metrics": {"start_time_us": "x"}}):

@@ -129,8 +129,8 @@ def test_position_agrees_with_modules_and_operators(shared: Path, name: str) -> 
     trace = recording(shared / f"{name}.json.gz")
     known, found = analyze(trace), analyze(device_alone(trace))
     duration = trace.events["duration_ns"].to_numpy()[known.work["event"]]
-    told = known.work["how"].isin(["module", "operator", "graph", "position"]).to_numpy()
-    told &= (known.work["work_class"] == "compute").to_numpy()
+    by_evidence = known.work["how"].isin(["module", "operator", "graph", "position"])
+    told = (by_evidence & (known.work["work_class"] == "compute")).to_numpy()
     same = [
         _block(BUCKETS[a]) == _block(BUCKETS[b])
         for a, b in zip(known.work["bucket"], found.work["bucket"], strict=True)
