@@ -273,8 +273,9 @@ class Explorer(App[int]):
 
     @property
     def is_composed(self) -> bool:
-        """Whether there is a frame to draw on: not before it is made, nor at the end."""
-        return self.composed and bool(self.screen_stack)
+        """Whether there is a frame to draw on: not before it is made, nor at the end, when its
+        parts go first."""
+        return self.composed and bool(self.screen_stack) and bool(self.frame.query(Header))
 
     @property
     def view(self) -> View | None:
