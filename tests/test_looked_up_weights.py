@@ -40,12 +40,12 @@ def two_codes_a_byte() -> torch.Tensor:
 
 
 def halves_by_themselves() -> torch.Tensor:
-    halves = [TABLE[(PACKED >> 4).int()], TABLE[(PACKED & 15).int()]]
+    halves = [TABLE[(PACKED >> 4).long()], TABLE[(PACKED & 15).long()]]
     return product(torch.stack(halves, -1).view(OUT, IN))
 
 
 def multiplied_by_the_transpose() -> torch.Tensor:
-    codes = torch.stack([PACKED >> 4, PACKED & 15], -1).view(OUT, -1).int()
+    codes = torch.stack([PACKED >> 4, PACKED & 15], -1).view(OUT, -1).long()
     return X @ (TABLE[codes] * SCALES).view(OUT, IN).T
 
 
