@@ -193,8 +193,8 @@ def records_all_threads() -> bool:
     return _config(profile_all_threads=True) is not None
 
 
-# What an older torch may lack, the newest first.
-_LEAN = {"trace_only": True, "disable_external_correlation": True}
+# What a torch may lack. The first is for what is not memory, whose events are made at the stop.
+_LEAN = ("trace_only", "disable_external_correlation")
 
 
 @functools.cache
@@ -202,15 +202,9 @@ def lean_config(*, all_threads: bool) -> Any:
     """The profiler configuration that costs least: the library of the device is not told of every
     operator, since the time of a launch says whose it is, and where torch can (2.13) a stop makes
     only what an export needs. None where torch cannot record every thread and that is asked."""
-    wanted = {"profile_all_threads": True, **_LEAN} if all_threads else dict(_LEAN)
-    if not all_threads:  # then memory is recorded, whose events are made when it stops
-        del wanted["trace_only"]
-    while (config := _config(**wanted)) is None:
-        known = [name for name in _LEAN if name in wanted]
-        if not known:
-            return None
-        del wanted[known[0]]
-    return config
+    wanted = _LEAN if all_threads else _LEAN[1:]
+    known = {name: True for name in wanted if _config(**{name: True}) is not None}
+    return _config(profile_all_threads=True, **known) if all_threads else _config(**known)
 
 
 @functools.cache

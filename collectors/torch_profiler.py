@@ -200,7 +200,7 @@ class ProfilerSession:
         self._set(ended)
         try:
             self._run(self._close)
-        except Exception:
+        except Exception:  # the device's: it is raised again, what was recorded is kept
             if ended is State.DONE and torch_private.profiler_is_on():
                 self._stop_by_force()
             raise

@@ -332,7 +332,8 @@ def test_a_compilation_is_one_finding_with_its_parts() -> None:
     assert "name=x" not in first.title
 
 
-def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
+def a_long_first_call_of_each_step(operator: str, *, launch_first: bool) -> Analysis:
+    """Sixteen calls a step, the first 15 ms longer than its like before or after its launch."""
     maker = TraceMaker()
     for step in range(4):
         at = 20_000 * step
@@ -340,10 +341,16 @@ def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
         for layer in range(16):
             slow = 15_000 if layer == 0 else 0
             begin = at + (0 if layer == 0 else 15_000) + 100 * layer
-            maker.operator("lib::attend", begin, slow + 60)
-            maker.launch("k", start=begin + slow + 30, run=(begin + slow + 40, begin + slow + 70))
+            launch = begin + (20 if launch_first else slow + 30)
+            maker.operator(operator, begin, slow + 60)
+            maker.launch("k", start=launch, run=(launch + 10, launch + 40))
     analysis = analyze(maker.build())
     check_sums(analysis)
+    return analysis
+
+
+def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
+    analysis = a_long_first_call_of_each_step("lib::attend", launch_first=False)
     (plan,) = found(analysis, "gap.compile")
     assert (plan.count, plan.steps, plan.detail["kind"]) == (4, (0, 1, 2, 3), "library-plan")
     assert plan.detail["operator"] == "lib::attend"
@@ -352,17 +359,7 @@ def test_a_plan_built_in_every_step_is_a_finding_and_no_warm_up() -> None:
 
 def test_what_comes_after_the_launches_of_an_operator_prepares_none() -> None:
     """As where a call of NCCL waits for the lock of its watchdog, its kernel launched."""
-    maker = TraceMaker()
-    for step in range(4):
-        at = 20_000 * step
-        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
-        for layer in range(16):
-            slow = 15_000 if layer == 0 else 0
-            begin = at + (0 if layer == 0 else 15_000) + 100 * layer
-            maker.operator("record_param_comms", begin, slow + 60)
-            maker.launch("k", start=begin + 20, run=(begin + 25, begin + 50))
-    analysis = analyze(maker.build())
-    check_sums(analysis)
+    analysis = a_long_first_call_of_each_step("record_param_comms", launch_first=True)
     assert found(analysis, "gap.compile") == found(analysis, "warmup.first_use") == []
     assert charged(analysis)["launch"] > 4 * 14_000_000
 
