@@ -45,6 +45,7 @@ LAUNCHES = (
     ("symmetric",),
 )
 PARALLEL = ["decode", "prefill", "late", "compiled"]  # tensor parallel, also without a device
+WATCHED = ["decode", "prefill", "ddp", "fsdp", "compiled"]
 ON_DEVICES = [pytest.param(name, marks=needs_devices) for name in ("graph", "replayed")]
 MAY_LACK = pytest.param("symmetric", marks=needs_devices)
 
@@ -175,7 +176,7 @@ def line_of(script: str, mark: str) -> int:
     return number
 
 
-@pytest.mark.parametrize("program", ["decode", "prefill", "ddp", "fsdp", "compiled", *ON_DEVICES])
+@pytest.mark.parametrize("program", [*WATCHED, *ON_DEVICES, MAY_LACK])
 def test_the_step_without_the_profiler_is_told(saved: Saved, program: str) -> None:
     """How near it comes to the stopwatch is printed."""
     figures = saved.figures(program)
@@ -183,6 +184,9 @@ def test_the_step_without_the_profiler_is_told(saved: Saved, program: str) -> No
         print(program, word, figures[word])
     for way in ("profiler", "kernels", "modules"):
         print(program, way, "takes", round(figures[f"{way}_ratio"], 3), "of the time without")
+    print(
+        program, "modules takes", round(figures["of_profiler_ratio"], 3), "of the profiler's time"
+    )
 
 
 @needs_devices

@@ -47,7 +47,9 @@ def test_the_wait_its_cause_and_its_line(model: torch.nn.Module, name: str) -> N
         assert [w for w in waits if w.severity != "info"] == []
         return
     (wait,) = waits
-    assert (wait.detail["cause"], wait.count) == (cause, STEPS)
+    assert wait.detail["cause"] == cause
+    # The last one may end the recording: nothing waits for the device after it.
+    assert wait.count in (STEPS - 1, STEPS)
     assert (wait.where.file, wait.where.line) == (programs.__file__, programs.line_of(name))
     print(f"{name}: {wait.title}; {wait.where.file}:{wait.where.line}; idle {wait.cost_ns} ns")
 

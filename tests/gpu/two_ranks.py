@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from tracer import trace
 from tracer.analysis import Observer
-from tracer.collectors.steps.calibration import WAITING_STEPS
+from tracer.collectors.steps.calibration import FIRST_STEPS, WAITING_STEPS
 
 CPU = os.environ.get("TRACER_RANKS_DEVICE") == "cpu"  # gloo and a tiny model
 DEVICE = "cpu" if CPU else "cuda"
 LAYERS, TRAINED_LAYERS = 12, 6
-WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 2048, 256)
-STEPS, SAVED_STEPS, LATE_STEPS = 12, 6, 12
-RUNS = 3
-ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "3"))
+WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 4096, 256)
+STEPS, SAVED_STEPS, LATE_STEPS, PROFILED_STEPS = 12, 6, 12, 5
+RUNS = 2
+ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "9"))
 LATE_S = 0.02
 TIMEOUT = timedelta(seconds=60)
 ACTIVITIES = [ProfilerActivity.CPU] if CPU else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -155,17 +156,18 @@ def wait() -> None:
 
 
 def timed(step: Step) -> float:
-    """Milliseconds a step over a free run: from the end of a first step, before which there is a
-    barrier, to the end of the last."""
+    """Milliseconds of the median step of a free run, from the beginning of one to that of the next:
+    a host may be held up in some. Before the run is a barrier."""
     dist.barrier()
     wait()
-    step()
-    begun = moment()
-    for _ in range(STEPS):
+    moments = []
+    for _ in range(FIRST_STEPS + STEPS):
+        moments.append(moment())
         step()
-    ended = moment()
+    moments.append(moment())
     wait()
-    return float(begun.elapsed_time(ended)) / STEPS
+    times = [float(begun.elapsed_time(ended)) for begun, ended in pairwise(moments)]
+    return statistics.median(times[FIRST_STEPS:])
 
 
 class Moment:
@@ -189,27 +191,37 @@ def moment() -> Any:
 
 
 def costs(step: Step) -> dict[str, Any]:
-    """The same steps bare, under the profiler and under the tracer, in turn, each the best of some
-    runs: a host may be slow for a while."""
+    """The same steps bare, under the profiler and under the tracer, in turn and in changing order,
+    each the best of some runs: a host may be slow for a while, so what is compared is of one
+    round."""
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "none": nullcontext,
         "profiler": partial(profile, activities=ACTIVITIES),
-        "kernels": partial(trace, detail="kernels"),
         "modules": trace,
+        "kernels": partial(trace, detail="kernels"),
     }
-    times: dict[str, list[float]] = {name: [] for name in ("none", *ways)}
+    rounds: list[dict[str, float]] = []
     for _ in range(ROUNDS):
-        for name, way in {"none": nullcontext, **ways}.items():
+        times: dict[str, float] = {}
+        for name, way in ways.items():
             dist.barrier()
             with way():
-                times[name].append(min(timed(step) for _ in range(RUNS)))
-    step_ms = {name: statistics.median(values) for name, values in times.items()}
-    ratios = {f"{name}_ratio": step_ms[name] / step_ms["none"] for name in ways}
-    return {"step_ms": step_ms, **ratios}
+                times[name] = min(timed(step) for _ in range(RUNS))
+        rounds.append(times)
+        ways = dict(reversed(ways.items()))
+    step_ms = {name: statistics.median(times[name] for times in rounds) for name in ways}
+    ratios = {f"{name}_ratio": ratio(rounds, name, "none") for name in ways if name != "none"}
+    return {"step_ms": step_ms, **ratios, "of_profiler_ratio": ratio(rounds, "modules", "profiler")}
+
+
+def ratio(rounds: list[dict[str, float]], one: str, other: str) -> float:
+    """Of the usual round."""
+    return statistics.median(times[one] / times[other] for times in rounds)
 
 
 def unprofiled(name: str, step: Step) -> dict[str, Any]:
-    """The step that the report calls unprofiled, beside a stopwatch before and after it: medians of
-    some rounds, since a host may be slow for a while."""
+    """The step that the report calls unprofiled, beside a stopwatch right before and after it:
+    medians of some rounds, since a host may be slow for a while."""
     watched, said, profiled, ratios = [], [], [], []
     for _ in range(ROUNDS):
         before_ms = timed(step)
@@ -233,7 +245,7 @@ def calibrated(name: str, step: Step) -> tuple[Observer | None, str]:
     """What the report says of the profiler's own cost, or why it says nothing."""
     dist.barrier()
     with trace(calibrate=True) as t:
-        for _ in range(WAITING_STEPS + STEPS):
+        for _ in range(WAITING_STEPS + PROFILED_STEPS):
             with t.step(name):
                 step()
         wait()
@@ -284,7 +296,7 @@ def bus_bandwidth(size: int, calls: int = 20) -> float:
     replay = captured(lambda: [dist.all_reduce(values) for _ in range(calls)])
     event: Any = torch.cuda.Event
     times: list[float] = []
-    for _ in range(8):
+    for _ in range(40):
         dist.barrier()
         wait()
         dist.all_reduce(values)  # the ranks begin the others together
@@ -434,7 +446,9 @@ PROGRAMS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 
 def say(values: dict[str, Any]) -> None:
-    print(json.dumps(values), flush=True)
+    """One line at once: both ranks write to the same pipe."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 def run(name: str, out: Path) -> None:
