@@ -574,8 +574,12 @@ def test_a_misspelt_path_says_what_lies_beside_it(
     assert cli.main([command, str(tmp_path / "decod.json.gz")]) == 3
     said = "decod.json.gz: there is no such file or directory (did you mean decode.json.gz?)"
     assert said in capsys.readouterr().err
-    assert cli.main([command, str(tmp_path / "rank7.json.gz")]) == 3  # the ending is no likeness
-    assert "did you mean" not in capsys.readouterr().err
+    (tmp_path / ".cache.json").touch()
+    for far in ("rank7.json.gz", "cache.json", "ca", ".rank7"):  # the ending is no likeness
+        assert cli.main([command, str(tmp_path / far)]) == 3
+        assert "did you mean" not in capsys.readouterr().err
+    assert cli.main([command, str(tmp_path / ".cach.json")]) == 3
+    assert "(did you mean .cache.json?)" in capsys.readouterr().err
 
 
 def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(

@@ -303,6 +303,10 @@ def test_a_wrong_call_says_what_to_do(runner: Runner) -> None:
     runner.script(MODEL, "jobs/train.py")
     below = runner.traced("train.py")
     assert below.err == "tracer: train.py: no such script; did you mean jobs/train.py?\n"
+    runner.script(MODEL, ".venv/tune.py")
+    runner.script(MODEL, ".tunes.py")
+    hidden = runner.traced("tune.py")
+    assert hidden.err == "tracer: tune.py: no such script; a module runs with -m tune\n"
     runner.script(MODEL, "generate.py")
     near = runner.traced("genrate.py")
     assert near.err == "tracer: genrate.py: no such script; did you mean generate.py?\n"

@@ -24,12 +24,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def absent(path: Path) -> InputError:
     """The error for a path that is not there; it names what stands near it under a like name. An
     ending in common makes no names alike."""
-    beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    by_stem = {_stem(name): name for name in beside}
+    entries = path.parent.iterdir() if path.parent.is_dir() else ()
+    by_stem = {_stem(name): name for name in offered(path.name, (e.name for e in entries))}
     near = by_stem.get(nearest(_stem(path.name), by_stem))
     said = f" (did you mean {near}?)" if near else ""
     return InputError(f"{path}: there is no such file or directory{said}")
 
 
+def offered(wanted: str, names: Iterable[str]) -> list[str]:
+    """The names that may be offered for another: hidden ones to who wrote the dot alone."""
+    return [name for name in names if wanted.startswith(".") or not name.startswith(".")]
+
+
 def _stem(name: str) -> str:
-    return name.partition(".")[0]
+    bare = name.lstrip(".")
+    return name[: len(name) - len(bare)] + bare.partition(".")[0]

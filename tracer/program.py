@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import difflib
 import glob
 import io
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.errors import UsageError
+from tracer.near import nearest, offered
 
 _OUR_MODULES = "tracer."
 
@@ -44,11 +44,12 @@ class Program:
 def _near(wanted: Path) -> Path | None:
     """A script of a like name in its folder, or one of that name in a folder below."""
     folder = wanted.parent if wanted.parent.is_dir() else Path()
-    scripts = {path.name: path for path in sorted(folder.glob("*.py"))}
-    like = difflib.get_close_matches(wanted.name, scripts, n=1)
+    scripts = offered(wanted.name, (path.name for path in sorted(folder.glob("*.py"))))
+    like = nearest(wanted.name, scripts)
     if like:
-        return scripts[like[0]]
-    return next(iter(sorted(folder.glob(f"*/{glob.escape(wanted.name)}"))), None)
+        return folder / like
+    below = sorted(folder.glob(f"*/{glob.escape(wanted.name)}"))
+    return next((path for path in below if not path.parent.name.startswith(".")), None)
 
 
 @dataclass(frozen=True)
