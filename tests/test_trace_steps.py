@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt
 from tracer import trace
-from tracer.collectors.modules.root_calls import SeenCaches, cache_state, call_facts
+from tracer.collectors.modules.call_facts import SeenCaches, cache_state, call_facts, roles_of
 
 # transformers renames `past_key_values` and `gradient_checkpointing_enable`; both names work.
 pytestmark = [
@@ -289,7 +289,8 @@ class _EagerCompile:
 
 
 def _facts(**arguments: Any) -> tuple[int, int, int]:
-    found = call_facts(arguments, SeenCaches(), keeps_cache=False)
+    roles, values = roles_of(tuple(arguments)), tuple(arguments.values())
+    found = call_facts(roles, values, SeenCaches(), keeps_cache=False)
     return found.batch, found.tokens, found.cached
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from tracer.collectors import torch_private
-from tracer.collectors.modules import module_tree, root_calls
+from tracer.collectors.modules import call_facts, module_tree, root_calls
 from tracer.collectors.modules.module_tree import INNER, ModuleTree, RangeNames, unwrap
 from tracer.collectors.modules.root_calls import OpenCall, RootCalls
 from tracer.collectors.steps import generation
@@ -156,7 +156,7 @@ class ClassPatches:
 @functools.cache
 def _keep_compiler_out() -> None:
     torch_private.keep_compiler_out(
-        sys.modules[__name__], generation, module_tree, root_calls, torch_private
+        sys.modules[__name__], call_facts, generation, module_tree, root_calls, torch_private
     )
 
 
@@ -168,6 +168,16 @@ def _install(trace: ModuleRanges) -> None:
         _is_plain = torch_private.is_plain_module_call(current)
         nn.Module.__call__ = _call  # type: ignore[method-assign]
     _current = trace
+
+
+def _forget() -> None:
+    global _current
+    _current = None
+
+
+# A forked child is not traced: the patches are there, and pass calls on.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _uninstall_base() -> None:
@@ -213,7 +223,6 @@ class ModuleRanges:
         self._root_types: set[type[nn.Module]] = set()
         self._counts: dict[int, int] = {}
         self._narrow = False
-        self._process = os.getpid()
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -246,8 +255,8 @@ class ModuleRanges:
         self, original: Call, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A module is called while no other module's call is open on this thread."""
-        # A forked child is not traced, and an export calls modules without computing anything.
-        if os.getpid() != self._process or torch.compiler.is_compiling():
+        # An export calls modules without computing anything.
+        if torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
         _local.inside = True
         output = call = None
@@ -284,11 +293,13 @@ class ModuleRanges:
     def _open(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Any
     ) -> OpenCall | None:
-        if not _can_be_a_model(module) or _capturing():
+        root = self.calls.root_of(module)
+        if root is None and _can_be_a_model(module):
+            root = self.calls.learn(module, self.tree.record_of(module))
+        if root is None or _capturing():
             return None
         self._listener.root_begins()
-        within = self._generations.current(caller)
-        return self.calls.begin(module, self.tree.record_of(module), within, args, kwargs)
+        return self.calls.begin(root, self._generations.current(caller), args, kwargs)
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:

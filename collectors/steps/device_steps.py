@@ -35,20 +35,23 @@ class Device(Protocol):
 class TorchDevice:
     """The CUDA or HIP device of torch, once the program has initialized it."""
 
-    def current(self) -> int | None:
+    def __init__(self) -> None:
         import torch
 
         from tracer.collectors.untyped_torch import cuda_is_initialized
 
-        if not cuda_is_initialized():
+        self._in_use = cuda_is_initialized
+        self._capturing = torch.cuda.is_current_stream_capturing
+        self._number = torch.cuda.current_device
+        self._event: Any = torch.cuda.Event
+
+    def current(self) -> int | None:
+        if not self._in_use() or self._capturing():
             return None
-        return None if torch.cuda.is_current_stream_capturing() else torch.cuda.current_device()
+        return self._number()
 
     def event(self) -> Event:
-        import torch
-
-        make: Any = torch.cuda.Event
-        event: Event = make(enable_timing=True)
+        event: Event = self._event(enable_timing=True)
         return event
 
 
