@@ -27,6 +27,7 @@ from tracer.analysis import Analysis
 from tracer.errors import UsageError
 from tracer.exporters.otlp import DeliveryReport, export_otlp
 from tracer.exporters.otlp.export import Delivery, default_deadline_s, send_file
+from tracer.exporters.otlp.live import LiveExport
 from tracer.exporters.otlp.options import Arguments
 from tracer.exporters.otlp.undelivered import is_otlp_file, read_batches
 
@@ -392,6 +393,23 @@ def test_what_was_not_delivered_is_kept_and_can_be_sent_later(
     sample = second.requests[0].resource_spans[0]
     assert sample.resource == first.requests[0].resource_spans[0].resource
     assert sample.scope_spans[0].scope.name == "llm-stack-tracer"
+
+
+def left_by_rank(rank: int, kept: Path) -> Path:
+    """What a rank of a job of two keeps of an export that is refused."""
+    analysis = kernel_analysis(1, 20, rank=rank, world_size=2, extra={"job": "j"})
+    with HttpReceiver(in_turn(Reply(status=404))) as receiver:
+        given = {"endpoint": receiver.endpoint, "protocol": "http/protobuf", "keep": kept}
+        report = LiveExport(given).finish(lambda: analysis).wait(20)
+    assert report is not None and report.undelivered is not None
+    return report.undelivered
+
+
+def test_ranks_of_a_job_keep_what_is_left_apart(tmp_path: Path) -> None:
+    named = [left_by_rank(rank, tmp_path / "left.otlp").name for rank in (0, 1)]
+    assert named == ["left.rank0.otlp", "left.rank1.otlp"]
+    unnamed = [left_by_rank(rank, tmp_path) for rank in (0, 1)]
+    assert unnamed[0] != unnamed[1] and all(path.is_file() for path in unnamed)
 
 
 def test_a_disk_that_cannot_keep_them_is_told(

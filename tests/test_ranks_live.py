@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -163,22 +164,37 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
-def test_a_printed_report_says_which_rank_it_is_of_and_what_compares_them(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(TRACED)
+def traced_ranks(folder: Path, *options: str) -> str:
+    """What two ranks of an unchanged program print under `tracer run`."""
+    (folder / "program.py").write_text(TRACED)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     outcome = subprocess.run(
-        [*launch, "-m", "tracer", "run", "--out", "saved", "program.py"],
+        [*launch, "-m", "tracer", "run", *options, "program.py"],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         check=False,
     )
     assert outcome.returncode == 0, outcome.stderr[-2000:]
-    said = outcome.stderr.splitlines()
+    return outcome.stderr
+
+
+@pytest.mark.slow
+def test_a_printed_report_says_which_rank_it_is_of_and_what_compares_them(tmp_path: Path) -> None:
+    said = traced_ranks(tmp_path, "--out", "saved").splitlines()
     for rank in (0, 1):
         last = f"tracer: rank {rank} of 2; compare all ranks: tracer ranks {tmp_path / 'saved'}"
         assert sum(line.startswith(f"Rank {rank} of 2: ") for line in said) == 1
         assert said.count(last) == 1
+
+
+@pytest.mark.slow
+def test_each_rank_writes_a_report_of_its_own(tmp_path: Path) -> None:
+    said = traced_ranks(tmp_path, "--report", "report.json").splitlines()
+    assert not (tmp_path / "report.json").exists()
+    for rank in (0, 1):
+        written = tmp_path / f"report.rank{rank}.json"
+        assert json.loads(written.read_text())["source"]["rank"] == rank
+        assert f"tracer: report written to {written}" in said

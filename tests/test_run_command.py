@@ -384,11 +384,14 @@ def test_where_there_may_be_a_gpu_the_first_module_call_begins(
 
 def test_ranks_of_a_job_that_ended_its_group_do_not_overwrite_each_other(runner: Runner) -> None:
     script = runner.script(MODEL)
+    (runner.folder / "runs").mkdir()
     for rank in ("0", "1"):
         runner.environment.update(RANK=rank, WORLD_SIZE="2")
-        done = runner.traced(script, options=("--out", "runs/job"))
-        assert done.status == 0
+        options = ("--out", "runs/job", "--report", "runs/a.html")
+        assert runner.traced(script, options=options).status == 0
     assert sorted(p.name for p in (runner.folder / "runs/job").iterdir()) == ["rank0", "rank1"]
+    pages = sorted(path.name for path in (runner.folder / "runs").glob("*.html"))
+    assert pages == ["a.rank0.html", "a.rank1.html"]
 
 
 def test_an_option_behind_the_script_is_the_programs_and_mentioned(runner: Runner) -> None:

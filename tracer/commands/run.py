@@ -56,11 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what to record: light (steps alone; cheapest), kernels (the device), modules "
         "(default: also operators and blocks of the model), full (also shapes, Python, memory)",
     )
-    parser.add_argument("--out", metavar="DIR", help="save the run there")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        help="save the run there; of several ranks each in its own: DIR/rank0",
+    )
     parser.add_argument(
         "--report",
         metavar="FILE",
-        help="write the report there and not to stderr: text, JSON (.json) or a page (.html)",
+        help="write the report there and not to stderr: text, JSON (.json) or a page (.html); "
+        "several ranks: each its own, a.rank0.html for a.html",
     )
     parser.add_argument(
         "--seconds",
@@ -232,7 +237,10 @@ class _Session:
         say(f"rank {meta.rank} of {meta.world_size}; {how}")
 
     @staticmethod
-    def _write(recording: Recording, path: Path) -> bool:
+    def _write(recording: Recording, wanted: Path) -> bool:
+        from tracer.rank_store import rank_file
+
+        path = rank_file(recording.trace.meta, wanted)
         try:
             path.write_text(_document(recording, path.suffix), encoding="utf-8")
         except OSError as error:

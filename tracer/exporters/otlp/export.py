@@ -27,6 +27,7 @@ from tracer.exporters.otlp.spans import Place, SpanMaker, make_spans, parent_of,
 from tracer.exporters.otlp.transports import open_transport
 from tracer.exporters.otlp.undelivered import SUFFIX, Keeper, read_batches
 from tracer.exporters.otlp.wire import Batch, Envelope, SpanBlock, batches, make_envelope
+from tracer.rank_store import rank_file
 from tracer.version import VERSION
 
 Detail = Literal["folded", "kernels"]
@@ -112,7 +113,9 @@ def send_analyses(
     recordings = plan_recordings(analyses, content, environ)
     spans = sum(recording.spans for recording in recordings)
     _warn(analyses, spans)
-    run = _Run(target, delivery, spans, [r.trace_id for r in recordings])
+    traces = [recording.trace_id.hex() for recording in recordings]
+    kept = _kept_path(delivery.keep, traces, analyses)
+    run = _Run(target, replace(delivery, keep=kept), spans, traces)
     report = run.send(batch for r in recordings for batch in r.batches())
     detail = recordings[0].maker.layout.level if recordings else None
     report = replace(report, detail=detail)
@@ -126,19 +129,19 @@ def send_file(path: Path, arguments: Arguments, delivery: Delivery) -> DeliveryR
     when nothing of it was lost."""
     target = check(arguments, Content(), delivery)
     spans = sum(batch.count for batch in read_batches(path))
-    kept = delivery.keep if delivery.keep is not None else path
-    run = _Run(target, Delivery(delivery.deadline, kept, delivery.on_start), spans, [])
+    kept = path if delivery.keep is None else _kept_path(delivery.keep)
+    run = _Run(target, replace(delivery, keep=kept), spans, ())
     return run.send(read_batches(path))
 
 
 class _Run:
-    """One delivery: its clock, its courier and the file of what is left."""
+    """One delivery: its clock, its courier and the file of what is left, `delivery.keep`."""
 
-    def __init__(self, target: Target, delivery: Delivery, spans: int, traces: list[bytes]) -> None:
+    def __init__(self, target: Target, delivery: Delivery, spans: int, traces: Sequence[str]):
         deadline_s = delivery.deadline
         self._target = target
-        self._traces = list(dict.fromkeys(trace.hex() for trace in traces))
-        self._keeper = Keeper(_kept_path(delivery.keep, self._traces))
+        self._traces = dict.fromkeys(traces)
+        self._keeper = Keeper(Path(delivery.keep or ""))
         self.clock = Clock(default_deadline_s(spans) if deadline_s is None else deadline_s)
         delivery.on_start(self.clock)
 
@@ -200,11 +203,17 @@ def default_deadline_s(spans: int) -> float:
     return _DEADLINE_S * max(math.ceil(spans / _DEADLINE_SPANS), 1)
 
 
-def _kept_path(keep: str | os.PathLike[str] | None, traces: list[str]) -> Path:
-    name = f"tracer-undelivered-{traces[0][:16] if traces else 'spans'}{SUFFIX}"
-    if keep is None:
-        return Path(name)
-    return Path(keep) / name if Path(keep).is_dir() else Path(keep)
+def _kept_path(
+    keep: str | os.PathLike[str] | None,
+    traces: Sequence[str] = (),
+    analyses: Sequence[Analysis] = (),
+) -> Path:
+    """A file of a name of our own where none is given: the ranks of a job share their trace."""
+    if keep is not None and not Path(keep).is_dir():
+        return Path(keep)
+    name = Path(f"tracer-undelivered-{traces[0][:16] if traces else 'spans'}{SUFFIX}")
+    only = analyses[0].trace.meta if len(analyses) == 1 else None
+    return Path(keep or "") / (name if only is None else rank_file(only, name))
 
 
 def check(

@@ -28,6 +28,7 @@ from tracer.exporters.otlp.metrics import (
 from tracer.exporters.otlp.options import DEFAULT_TIMEOUT_S, Arguments, resolve
 from tracer.exporters.otlp.report import DeliveryReport
 from tracer.exporters.otlp.resource import live_attributes
+from tracer.rank_store import rank_file
 
 DEFAULT_INTERVAL_S = 10.0
 _ARGUMENTS = frozenset(field.name for field in fields(Arguments))
@@ -89,8 +90,11 @@ class LiveExport:
     ) -> DeliveryReport:
         if self._periodic is not None:
             self._periodic.stop(within_s=DEFAULT_TIMEOUT_S)
-        delivery = Delivery(self._delivery.deadline, kept, on_start)
-        return send_analyses([analyze()], self._arguments, self._content, delivery)
+        analysis = analyze()
+        # The ranks of a job are given one name; in a directory the export finds its own.
+        own = None if kept is None else rank_file(analysis.trace.meta, kept)
+        delivery = Delivery(self._delivery.deadline, own, on_start)
+        return send_analyses([analysis], self._arguments, self._content, delivery)
 
 
 def _given(otlp: bool | str | Mapping[str, Any]) -> dict[str, Any]:
