@@ -39,7 +39,8 @@ LAYERS, TRAINED_LAYERS = 12, 6
 WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 4096, 256)
 STEPS, SAVED_STEPS, LATE_STEPS, PROFILED_STEPS = 12, 6, 12, 5
 RUNS = 2
-ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "9"))
+# A host may change its speed for seconds at a time: what a host's speed decides takes many rounds.
+ROUNDS, FEW_ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "12")), 3
 LATE_S = 0.02
 TIMEOUT = timedelta(seconds=60)
 ACTIVITIES = [ProfilerActivity.CPU] if CPU else [ProfilerActivity.CPU, ProfilerActivity.CUDA]
@@ -190,40 +191,43 @@ def moment() -> Any:
     return event
 
 
-def costs(step: Step) -> dict[str, Any]:
+def costs(step: Step, rounds: int) -> dict[str, Any]:
     """The same steps bare, under the profiler and under the tracer, in turn and in changing order,
-    each the best of some runs: a host may be slow for a while, so what is compared is of one
-    round."""
+    each the best of some runs. What is compared is of one round, and of the fastest of each."""
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "none": nullcontext,
         "profiler": partial(profile, activities=ACTIVITIES),
         "modules": trace,
         "kernels": partial(trace, detail="kernels"),
     }
-    rounds: list[dict[str, float]] = []
-    for _ in range(ROUNDS):
-        times: dict[str, float] = {}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
         for name, way in ways.items():
             dist.barrier()
             with way():
-                times[name] = min(timed(step) for _ in range(RUNS))
-        rounds.append(times)
+                times[name].append(min(timed(step) for _ in range(RUNS)))
         ways = dict(reversed(ways.items()))
-    step_ms = {name: statistics.median(times[name] for times in rounds) for name in ways}
-    ratios = {f"{name}_ratio": ratio(rounds, name, "none") for name in ways if name != "none"}
-    return {"step_ms": step_ms, **ratios, "of_profiler_ratio": ratio(rounds, "modules", "profiler")}
+    step_ms = {name: statistics.median(values) for name, values in times.items()}
+    figures: dict[str, Any] = {"step_ms": step_ms}
+    for name in ("profiler", "kernels", "modules"):
+        figures |= beside(name, times[name], times["none"])
+    return figures | beside("of_profiler", times["modules"], times["profiler"])
 
 
-def ratio(rounds: list[dict[str, float]], one: str, other: str) -> float:
-    """Of the usual round."""
-    return statistics.median(times[one] / times[other] for times in rounds)
+def beside(name: str, ones: list[float], others: list[float]) -> dict[str, Any]:
+    """How two ways compare: in the usual round, the extremes, and the fastest of each."""
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    return {
+        f"{name}_ratio": statistics.median(ratios),
+        f"{name}_ends": [min(ratios), max(ratios)],
+        f"{name}_fastest_ratio": min(ones) / min(others),
+    }
 
 
-def unprofiled(name: str, step: Step) -> dict[str, Any]:
-    """The step that the report calls unprofiled, beside a stopwatch right before and after it:
-    medians of some rounds, since a host may be slow for a while."""
-    watched, said, profiled, ratios = [], [], [], []
-    for _ in range(ROUNDS):
+def unprofiled(name: str, step: Step, rounds: int) -> dict[str, Any]:
+    """The step that the report calls unprofiled, beside a stopwatch right before and after it."""
+    watched, said, profiled = [], [], []
+    for _ in range(rounds):
         before_ms = timed(step)
         observer, reason = calibrated(name, step)
         if observer is None:
@@ -231,14 +235,11 @@ def unprofiled(name: str, step: Step) -> dict[str, Any]:
         watched.append((before_ms + timed(step)) / 2)
         said.append(observer.unprofiled_step_ns / 1e6)
         profiled.append(observer.profiled_step_ns / 1e6)
-        ratios.append(said[-1] / watched[-1] - 1)
     return {
         "stopwatch_ms": statistics.median(watched),
         "unprofiled_ms": statistics.median(said),
-        "deviation_ratio": statistics.median(ratios),
-        "deviation_ends": [min(ratios), max(ratios)],
         "profiled_ms": statistics.median(profiled),
-    }
+    } | beside("of_stopwatch", said, watched)
 
 
 def calibrated(name: str, step: Step) -> tuple[Observer | None, str]:
@@ -266,12 +267,17 @@ def save(name: str, make: Callable[[], Step], out: Path, steps: int = SAVED_STEP
 
 
 def measured(
-    name: str, step: Step, out: Path, *, make: Callable[[], Step] | None = None, cost: bool = True
+    name: str,
+    step: Step,
+    out: Path,
+    *,
+    make: Callable[[], Step] | None = None,
+    rounds: int = ROUNDS,
 ) -> dict[str, Any]:
     """The recording of a step, and what it takes with and without us."""
     for _ in range(3):
         step()
-    figures = {**(costs(step) if cost else {}), **unprofiled(name, step)}
+    figures = {**costs(step, rounds), **unprofiled(name, step, rounds)}
     save(name, make or (lambda: step), out)
     return {**figures, "steps": SAVED_STEPS}
 
@@ -323,7 +329,7 @@ def decode(out: Path) -> dict[str, Any]:
 def prefill(out: Path) -> dict[str, Any]:
     """A prompt, and an all-reduce of its size alone."""
     model, x = parallel_model(), tokens(LENGTH)
-    figures = measured("prefill", lambda: model(x), out)
+    figures = measured("prefill", lambda: model(x), out, rounds=FEW_ROUNDS)
     if not CPU:
         figures["bus_bandwidth_GBps"] = bus_bandwidth(LENGTH * WIDTH * 2)
     return figures
@@ -334,7 +340,7 @@ def graph(out: Path) -> dict[str, Any]:
     """Decode as a CUDA graph, captured in the recording that is saved."""
     model, x = parallel_model(), tokens()
     make = partial(captured, lambda: model(x))
-    return measured("graph", make(), out, make=make)
+    return measured("graph", make(), out, make=make, rounds=FEW_ROUNDS)
 
 
 @torch.inference_mode()
@@ -398,7 +404,7 @@ def replayed(out: Path) -> dict[str, Any]:
     """Decode compiled into a CUDA graph."""
     model, x = parallel_model(), tokens()
     code = torch.compile(model, fullgraph=True, mode="reduce-overhead")
-    return measured("replayed", lambda: code(x), out)
+    return measured("replayed", lambda: code(x), out, rounds=FEW_ROUNDS)
 
 
 @torch.inference_mode()
