@@ -202,6 +202,10 @@ def test_live_log_is_asked_for_and_taken_back(tmp_path: Path) -> None:
     assert environment == {"WORLD_SIZE": "2"}
     assert saved == tmp_path / "nccl_debug.rank1.log"
     assert len(read_nccl_log(saved)) == 1
+    saved.write_text("of the run before")
+    assert live.save(tmp_path, 1, keep=True) == saved
+    assert (tmp_path / ".old" / saved.name).read_text() == "of the run before"
+    assert len(read_nccl_log(saved)) == 1
 
 
 def test_live_log_leaves_a_single_process_and_a_log_of_its_own_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from tracer.commands.run import _program
 from tracer.live.deferred import FirstUse
 from tracer.program import Program
-from tracer.store import load_run
+from tracer.store import is_run, load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = """
@@ -399,5 +399,13 @@ def test_an_option_behind_the_script_is_the_programs_and_mentioned(runner: Runne
     done = runner.traced(script, "--detail", "full", options=("--out", "runs/a"))
     assert done.out == "['--detail', 'full']\n"
     assert "--detail full stands behind the program" in done.err
+
+
+def test_a_run_in_the_place_of_another_says_where_that_is_kept(runner: Runner) -> None:
+    script = runner.script(MODEL)
+    first = runner.traced(script, options=("--out", "runs/a"))
+    assert "kept" not in first.err
     again = runner.traced(script, options=("--out", "runs/a"))
-    assert "in place of the run that was there" in again.err
+    kept = runner.folder / "runs" / ".old" / "a"
+    assert f"runs/a; the run that was there is kept as {kept}\n" in again.err
+    assert is_run(kept)

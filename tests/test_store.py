@@ -21,7 +21,8 @@ from tracer import store
 from tracer.collectors.kineto.trace import read_kineto
 from tracer.errors import RunFormatError, TracerError
 from tracer.events import SIDE_TABLES, Note, Trace, make_table, text_column
-from tracer.store import FORMAT, is_run, load_run, read_run_meta, save_run
+from tracer.sources import find_sources
+from tracer.store import FORMAT, is_run, load_run, read_run_meta, save_run, what_gives_way
 
 SAMPLES = [path for path in CHECKED if path.stat().st_size > 20_000][::4]
 
@@ -134,12 +135,42 @@ def test_other_tools_read_the_tables(tmp_path: Path, trace: Trace) -> None:
 # What is there already
 
 
-def test_a_run_replaces_a_run_and_leaves_nothing_behind(tmp_path: Path, trace: Trace) -> None:
+def test_a_run_that_gives_way_is_kept_once(tmp_path: Path, trace: Trace) -> None:
     target = tmp_path / "runs" / "r"
-    save_run(replace(trace, tables={}), target)
+    first, second = (replace(trace, notes=(Note("n", name),)) for name in ("first", "second"))
+    assert what_gives_way(target) == ""
+    save_run(first, target)
+    kept = target.parent / ".old" / "r"
+    assert what_gives_way(target) == f"the run that was there is kept as {kept}"
+    save_run(second, target)
+    assert (load_run(target).notes, load_run(kept).notes) == (second.notes, first.notes)
+    assert what_gives_way(target).endswith(f"{kept}, in place of an older one")
     save_run(trace, target)
     assert_same(load_run(target), trace)
-    assert [path.name for path in target.parent.iterdir()] == ["r"]
+    assert load_run(kept).notes == second.notes
+    assert find_sources(target.parent) == [target]
+    assert sorted(path.name for path in target.parent.rglob("*") if path.is_dir()) == [
+        ".old", "r", "r",
+    ]  # fmt: skip
+
+
+def test_a_run_that_is_not_to_be_kept_leaves_what_is(tmp_path: Path, trace: Trace) -> None:
+    first, second = (replace(trace, notes=(Note("n", name),)) for name in ("first", "second"))
+    for run in (first, second):
+        save_run(run, tmp_path / "r")
+    save_run(trace, tmp_path / "r", keep=False)
+    assert_same(load_run(tmp_path / "r"), trace)
+    assert load_run(tmp_path / ".old" / "r").notes == first.notes
+
+
+def test_what_is_no_run_gives_way_to_none(tmp_path: Path, trace: Trace) -> None:
+    save_run(trace, tmp_path / "r")
+    (tmp_path / ".old" / "r").mkdir(parents=True)
+    (tmp_path / ".old" / "r" / "mine").touch()
+    with pytest.raises(RunFormatError, match=r"\.old/r: exists and is no saved run"):
+        save_run(replace(trace, tables={}), tmp_path / "r")
+    assert_same(load_run(tmp_path / "r"), trace)
+    assert (tmp_path / ".old" / "r" / "mine").is_file()
 
 
 def test_an_empty_directory_is_taken(tmp_path: Path, trace: Trace) -> None:

@@ -233,6 +233,26 @@ def test_out_saves_the_run(model: nn.Module, tmp_path: Path) -> None:
     assert len(loaded.table("root_calls")) == 3
 
 
+def test_a_run_of_another_is_kept_and_said_once(
+    model: nn.Module, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tracer.store import load_run
+
+    target = tmp_path / "run"
+    with trace(out=target):
+        work(model, 1)
+    assert not caplog.messages
+    t = trace(out=target)
+    for times in (2, 3):
+        with t:
+            work(model, times)
+    t.save(target)
+    kept = tmp_path / ".old" / "run"
+    assert caplog.messages == [f"tracer: the run that was there is kept as {kept}"]
+    assert len(load_run(kept).table("root_calls")) == 1
+    assert len(load_run(target).table("root_calls")) == 3
+
+
 # Functions
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tracer.live.report import Report
     from tracer.tui.beside import Beside
 
+_log = logging.getLogger("tracer")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -127,6 +129,8 @@ class Recording:
         self._analysis: Analysis | None = None
         self._nccl_log = LiveNcclLog()
         self.saved = False  # whether the last recording lies in a directory
+        self.replaced = ""  # what became of the run that was there, in words
+        self._own: set[Path] = set()  # where this object saved: its runs take each other's place
         self._beside: Beside | None = None  # the explorer, opened while this runs
 
     def __enter__(self) -> Recording:
@@ -173,8 +177,9 @@ class Recording:
     ) -> None:
         self.stop(error)
 
-    def stop(self, error: BaseException | None = None) -> None:
-        """End the recording. `error`: what left the traced block."""
+    def stop(self, error: BaseException | None = None, *, says: bool = True) -> None:
+        """End the recording. `error`: what left the traced block. `says`: whether to say what
+        became of a run in the place of this one; `replaced` tells else."""
         if self._capture is None or not self._running:
             return
         self._running = False
@@ -187,7 +192,8 @@ class Recording:
 
             expect(self._read)
         if self._out is not None:
-            self._capture.attempt(f"saving the run to {self._out}", self.save, self._out)
+            save = self.save if says else self._save
+            self._capture.attempt(f"saving the run to {self._out}", save, self._out)
         if self._export is not None:
             self._capture.attempt("the export over OTLP", self._begin_export, self._export)
         if self._beside is not None:
@@ -257,17 +263,27 @@ class Recording:
         return Report(self.analysis)
 
     def save(self, path: str | Path) -> None:
-        """Keep the run in a directory that `tracer report`, `open` and `diff` read. The ranks of
-        one job can give the same directory: each has a run of its own in it, for `tracer ranks`."""
-        from tracer.rank_store import rank_directory
-        from tracer.store import save_run
+        """Keep the run in a directory that `tracer report` and `open` read. A run that is there
+        already moves to `.old` beside it. The ranks of one job can give the same directory: each
+        has a run of its own in it, for `tracer ranks`."""
+        self._save(path)
+        if self.replaced:
+            _log.warning("tracer: %s", self.replaced)
 
-        target = rank_directory(self.trace.meta, path)
-        save_run(self.trace, target)
-        self.saved = True
-        if target != Path(path) and self._capture is not None:
+    def _save(self, path: str | Path) -> None:
+        from tracer.rank_store import rank_directory
+        from tracer.store import save_run, what_gives_way
+
+        target = rank_directory(self.trace.meta, path).absolute()
+        keep = target not in self._own
+        replaced = what_gives_way(target) if keep else ""
+        save_run(self.trace, target, keep=keep)
+        self.saved, self.replaced = True, replaced
+        self._own.add(target)
+        if target != Path(path).absolute() and self._capture is not None:
             rank = self.trace.meta.rank
-            self._capture.attempt("the log of NCCL", self._nccl_log.save, Path(path), rank)
+            save_log = self._nccl_log.save
+            self._capture.attempt("the log of NCCL", save_log, Path(path), rank, keep)
 
     def export_otlp(self, *args: Any, **kwargs: Any) -> Any:
         """Send the run to an OpenTelemetry collector, such as Jaeger."""

@@ -65,11 +65,11 @@ def _reader_of(path: Path) -> Reader:
 
 def find_sources(path: str | Path) -> list[Path]:
     """What there is to read at a path: itself, or the files and saved runs of a directory, and the
-    saved runs of the directories in it."""
+    saved runs of the directories in it. Hidden ones are not looked at."""
     path = Path(path)
     if not path.is_dir() or is_run(path):
         return [path]
-    return [found for entry in sorted(path.iterdir()) for found in _found_at(entry)]
+    return [found for entry in _shown(path) for found in _found_at(entry)]
 
 
 def _found_at(entry: Path) -> list[Path]:
@@ -81,6 +81,10 @@ def _found_at(entry: Path) -> list[Path]:
 def saved_runs(directory: Path) -> list[Path]:
     """The saved runs in a directory; none where it cannot be looked into."""
     try:
-        return sorted(entry for entry in directory.iterdir() if is_run(entry))
+        return [entry for entry in _shown(directory) if is_run(entry)]
     except OSError:
         return []
+
+
+def _shown(directory: Path) -> list[Path]:
+    return sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracer.aside import old_place, put_aside
 from tracer.errors import RunFormatError, TracerError
 from tracer.events import (
     EVENTS,
@@ -45,19 +46,26 @@ _DICTIONARY_BYTES = 1 << 30
 
 
 def save_run(
-    trace: Trace, directory: str | os.PathLike[str], *, extra_meta: Mapping[str, Any] | None = None
+    trace: Trace,
+    directory: str | os.PathLike[str],
+    *,
+    extra_meta: Mapping[str, Any] | None = None,
+    keep: bool = True,
 ) -> Path:
     """Write a trace into `directory`, whole or not at all. A run of ours that is there already is
-    replaced; anything else is left alone, and the call refused. `extra_meta` joins `meta.json`."""
+    kept as `old_place` says, or gone without `keep`; anything else is left alone, and the call
+    refused. `extra_meta` joins `meta.json`."""
     target = Path(directory).absolute()
     _refuse_others(target)
+    if keep and is_run(target):
+        _refuse_others(old_place(target))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename within one file system.
         built = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
             _write(trace, built, extra_meta or {})
-            _put_in_place(built, target)
+            _put_in_place(built, target, keep)
         finally:
             shutil.rmtree(built, ignore_errors=True)
     except OSError as error:
@@ -134,16 +142,24 @@ def _refuse_others(target: Path) -> None:
         raise RunFormatError(f"{target}: exists and is no saved run; give another directory")
 
 
-def _put_in_place(built: Path, target: Path) -> None:
-    if not target.exists():
-        os.replace(built, target)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
+def what_gives_way(directory: str | os.PathLike[str]) -> str:
+    """In words, what becomes of the run that is in the place of another; empty for none."""
+    if not is_run(directory):
+        return ""
+    kept = old_place(directory)
+    older = ", in place of an older one" if is_run(kept) else ""
+    return f"the run that was there is kept as {kept}{older}"
+
+
+def _put_in_place(built: Path, target: Path, keep: bool) -> None:
+    if target.exists() and keep and is_run(target):
+        put_aside(target)
+    elif target.exists():
+        os.replace(target, built.parent / f"{built.name}.gone")
     try:
-        os.replace(target, old / target.name)
         os.replace(built, target)
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(built.parent / f"{built.name}.gone", ignore_errors=True)
 
 
 def _write(trace: Trace, directory: Path, extra_meta: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
 
+from tracer.aside import put_aside
 from tracer.errors import InputError, NotATraceError
 from tracer.rank_records import Channel, NcclLog
 
@@ -194,9 +195,9 @@ class LiveNcclLog:
             if self._environment.get(name) == value:
                 del self._environment[name]
 
-    def save(self, directory: Path, rank: int | None) -> Path | None:
+    def save(self, directory: Path, rank: int | None, keep: bool = False) -> Path | None:
         """Copy the log into a directory, under a name that says the rank; None where there is
-        none."""
+        none. `keep`: one that is there already goes where the run went that it belongs to."""
         pattern = self._set.get("NCCL_DEBUG_FILE") or self._environment.get("NCCL_DEBUG_FILE", "")
         host = socket.gethostname()
         written = Path(pattern.replace("%p", str(os.getpid())).replace("%h", host))
@@ -204,4 +205,7 @@ class LiveNcclLog:
             return None
         owner = f"rank{rank}" if rank is not None else f"pid{os.getpid()}"
         directory.mkdir(parents=True, exist_ok=True)
-        return Path(shutil.copyfile(written, directory / f"nccl_debug.{owner}.log"))
+        copy = directory / f"nccl_debug.{owner}.log"
+        if keep and copy.is_file():
+            put_aside(copy)
+        return Path(shutil.copyfile(written, copy))

@@ -21,7 +21,6 @@ from tracer.commands.output import say
 from tracer.errors import UsageError
 from tracer.live.deferred import FirstUse
 from tracer.program import Program, run_program
-from tracer.sources import is_run
 
 if TYPE_CHECKING:
     from tracer.recorder import Recording
@@ -154,7 +153,6 @@ class _Session:
         # The program may change its directory.
         self._out = None if args.out is None else Path(args.out).absolute()
         self._report = None if args.report is None else Path(args.report).absolute()
-        self._replaces = self._out is not None and is_run(self._out)
         self._opens = bool(args.open)
         self._beside: Beside | None = None
         self._process = os.getpid()
@@ -202,7 +200,7 @@ class _Session:
             say(f"nothing to report: the program {_UNUSED[self._detail == 'full']}")
             return
         try:
-            self._recording.stop(error)
+            self._recording.stop(error, says=False)
             self._say_where(self._recording)
             if self._beside is not None and not isinstance(error, Terminated):
                 self._beside.wait()
@@ -212,8 +210,8 @@ class _Session:
 
     def _say_where(self, recording: Recording) -> None:
         if self._out is not None and recording.saved:
-            replaced = ", in place of the run that was there" if self._replaces else ""
-            say(f"run saved{replaced}: tracer report {self._out}")
+            replaced = f"; {recording.replaced}" if recording.replaced else ""
+            say(f"run saved: tracer report {self._out}{replaced}")
         elif self._out is not None:
             say(f"the run could not be saved to {self._out}")
 

@@ -36,7 +36,7 @@ def _list_local(path: Path) -> list[str]:
         raise absent(path)
     if not path.is_dir() or (path / RUN_MARKER).is_file():
         return [str(path)]
-    return [str(p) for p in find_sources(path) if not p.name.startswith(".")]
+    return [str(found) for found in find_sources(path)]
 
 
 def _list_remote(url: str) -> list[str]:
