@@ -17,7 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracer.collectors.user_code import PLUMBING, USER, CodeKinds, as_written, line_of
+from tracer.collectors.user_code import (
+    PLUMBING,
+    USER,
+    CodeKinds,
+    as_written,
+    function_name,
+    line_of,
+)
 from tracer.events import SIDE_TABLES, make_table
 
 # So often at first, since many recordings are short, and then more seldom: what a look costs is
@@ -167,7 +174,4 @@ def _file(code: CodeType | None) -> str:
 
 
 def _name(code: CodeType | None) -> str:
-    if code is None:
-        return ""
-    name = str(getattr(code, "co_qualname", code.co_name))
-    return as_written(name.rpartition("<locals>.")[2])
+    return "" if code is None else as_written(function_name(code))

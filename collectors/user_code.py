@@ -3,12 +3,13 @@ framework's, ours, or nothing but a way from one to the other."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 PLUMBING, LIBRARY, USER = range(3)  # each nearer to the user than the one before
@@ -68,6 +69,40 @@ def _library_folders() -> tuple[str, ...]:
     return tuple(f"{path}/" for path in folders | installed | resolved)
 
 
+class CallerLines:
+    """The user's lines around calls, each chain of them once. The first is that of no line."""
+
+    MOST = 6
+
+    def __init__(self) -> None:
+        self._code = CodeKinds()
+        self._chains: dict[tuple[tuple[CodeType, int], ...], int] = {(): 0}
+
+    def around(self, frame: FrameType | None) -> int:
+        """The number of the user's innermost lines from this frame on."""
+        chain: list[tuple[CodeType, int]] = []
+        frame = self._code.innermost(frame, USER)
+        while frame is not None and len(chain) < self.MOST:
+            # Its line is looked up in the end: the program waits now.
+            chain.append((frame.f_code, frame.f_lasti))
+            frame = self._code.innermost(frame.f_back, USER)
+        return self._chains.setdefault(tuple(chain), len(self._chains))
+
+    def texts(self) -> list[str]:
+        """The chains in order of their numbers: JSON lists of [file, line, function]."""
+        return [
+            json.dumps(
+                [[c.co_filename, line_at(c, at), as_written(function_name(c))] for c, at in chain]
+            )
+            for chain in list(self._chains)
+        ]
+
+
+def function_name(code: CodeType) -> str:
+    """A function with the class that it is in, without the functions around it."""
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]
+
+
 def as_written(function: str) -> str:
     """The name that its author gave a function: the compiler renames what is left of one behind a
     break of its graph."""
@@ -77,11 +112,14 @@ def as_written(function: str) -> str:
 def line_of(frame: FrameType) -> int:
     """The line that runs. The jump back of a loop, at which threads take turns, has none of its
     own, whatever the type of `f_lineno` says: then that of the code before it."""
-    if frame.f_lineno:
-        return frame.f_lineno
-    code, line = frame.f_code, frame.f_code.co_firstlineno
+    return frame.f_lineno or line_at(frame.f_code, frame.f_lasti)
+
+
+def line_at(code: CodeType, place: int) -> int:
+    """The line of an instruction, or of those before it that has one."""
+    line = code.co_firstlineno
     for start, _, here in code.co_lines():
-        if start > frame.f_lasti:
+        if start > place:
             break
         line = here or line
     return line

@@ -88,6 +88,17 @@ def encoder() -> Any:
     return _make("BertConfig", "BertModel", _SHAPE)
 
 
+def classifier() -> Any:
+    """A BERT that tells classes apart."""
+    return _make("BertConfig", "BertForSequenceClassification", _SHAPE)
+
+
+def reward() -> Any:
+    """A decoder that gives a score instead of tokens."""
+    shape = {**_SHAPE, "num_key_value_heads": 2, "pad_token_id": 0, "num_labels": 1}
+    return _make("LlamaConfig", "LlamaForSequenceClassification", shape)
+
+
 def _make(config: str, model: str, shape: dict[str, Any]) -> Any:
     with quiet():
         torch.manual_seed(0)

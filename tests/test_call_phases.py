@@ -25,7 +25,7 @@ def table(*calls: tuple[str, int, int], generation: int = 0) -> pd.DataFrame:
 
 
 def letters(*calls: tuple[str, int, int], generation: int = 0) -> str:
-    return "".join(phase[0] for phase in call_phases(table(*calls, generation=generation)))
+    return "".join(p.name[0] for p in call_phases(table(*calls, generation=generation)))
 
 
 def one(*tokens: int) -> list[tuple[str, int, int]]:

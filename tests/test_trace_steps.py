@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -12,7 +14,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.live_models import DECODERS, OwnModel, decoder, encoder, encoder_decoder, prompt
+from tests.live_models import (
+    DECODERS,
+    OwnModel,
+    classifier,
+    decoder,
+    encoder,
+    encoder_decoder,
+    prompt,
+    reward,
+)
 from tracer import trace
 from tracer.collectors.modules.call_facts import SeenCaches, cache_state, call_facts, roles_of
 
@@ -365,10 +376,129 @@ def _learning(*, references: int, evaluations: int) -> list[tuple[str, int]]:
 
 
 def test_an_evaluation_between_training_steps_is_in_none_of_them() -> None:
-    epoch = [("training", 4), ("forward", 3)]
+    epoch = [("training", 4), ("evaluation", 3)]
     assert _learning(references=0, evaluations=3) == epoch * 2
     assert _learning(references=1, evaluations=3) == epoch * 2
 
 
 def test_a_reference_that_is_asked_first_belongs_to_the_training_step() -> None:
     assert _learning(references=1, evaluations=0) == [("training", 8)]
+
+
+def test_a_model_without_a_cache_does_a_forward_pass() -> None:
+    """A cache decides, and not that many tokens come in: an encoder, a scorer, a model of images,
+    a language model that is asked for all of its tokens at once."""
+    own, ids = OwnModel(), prompt()
+    for model in (encoder(), reward(), own):
+        assert phases_of(functools.partial(forward_only, model, ids)) == {"forward": 3}
+    images = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Flatten(), nn.Linear(8 * 4, 2))
+    pixels = torch.ones(2, 3, 8, 8)
+    assert phases_of(lambda: forward_only(images, pixels)) == {"forward": 3}
+
+
+@pytest.mark.parametrize("detail", ["light", "modules"])
+def test_a_prompt_that_nobody_continues_is_prefill_where_it_fills_a_cache(detail: Any) -> None:
+    model, own, ids = decoder("llama"), OwnModel(), prompt()
+    with trace(detail=detail) as t, torch.no_grad():
+        model(ids, use_cache=True)
+        own(ids, [])
+        model(ids, use_cache=False)
+        own(ids)
+    assert list(t.analysis.steps["phase"]) == ["prefill", "prefill", "forward", "forward"]
+
+
+def scored(model: Any, ids: torch.Tensor) -> Any:
+    return model(ids, labels=torch.zeros(len(ids), dtype=torch.long)).loss
+
+
+def test_a_classifier_is_evaluated_where_it_was_trained_before() -> None:
+    model, ids = classifier(), prompt()
+
+    def program(learn: bool) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        model.train()
+        for _ in range(3 * learn):
+            scored(model, ids).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for _ in range(4):
+                scored(model, ids)
+
+    assert phases_of(lambda: program(True)) == {"training": 3, "evaluation": 4}
+    assert phases_of(lambda: program(False)) == {"forward": 4}
+
+
+def _mixed(*, graded: bool, every: int = 2, references: int = 0) -> list[tuple[str, int]]:
+    """Six training steps of accumulated passes, some with a reference that is asked in training
+    mode, and after every so many an evaluation in evaluation mode: phases in a row."""
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout()), torch.ones(2, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with trace() as t:
+        for i in range(6):
+            with torch.no_grad():
+                for _ in range(references):
+                    net(x)
+            for _ in range(2):
+                net(x).sum().backward()
+            optimizer.step()
+            if i % every == every - 1:
+                net.eval()
+                with torch.set_grad_enabled(graded):
+                    for _ in range(3):
+                        net(x)
+                net.train()
+    phases = t.analysis.steps["phase"].astype(str)
+    return [(phase, len(list(rows))) for phase, rows in itertools.groupby(phases)]
+
+
+@pytest.mark.parametrize("graded", [False, True], ids=["no_grad", "recorded"])
+def test_the_mode_of_a_model_tells_an_evaluation(graded: bool) -> None:
+    """However often it comes, and also where autograd records it for nobody."""
+    assert _mixed(graded=graded) == [("training", 2), ("evaluation", 3)] * 3
+    assert _mixed(graded=graded, every=1) == [("training", 1), ("evaluation", 3)] * 6
+    assert _mixed(graded=graded, references=1) == [("training", 2), ("evaluation", 3)] * 3
+
+
+def test_an_evaluation_in_every_other_step_is_in_none() -> None:
+    """In training mode, too: a step without it is as usual as one with it."""
+    net, x = nn.Linear(8, 4), torch.ones(2, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def program() -> None:
+        for i in range(6):
+            net(x).sum().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for _ in range(3 * (i % 2)):
+                    net(x)
+
+    assert phases_of(program) == {"training": 6, "evaluation": 9}
+
+
+def test_a_model_that_generates_while_it_is_trained_decodes() -> None:
+    model, ids = decoder("llama"), prompt()
+
+    def program() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            model.train()
+            model(ids, labels=ids).loss.backward()
+            optimizer.step()
+        model.eval()
+        generate(model, ids)
+        decode_by_hand(model, ids)
+
+    wanted = {"training": 2, "prefill": 2, "decode": 2 * (NEW_TOKENS - 1)}
+    assert phases_of(program) == wanted
+
+
+def test_callers_are_the_lines_of_the_user() -> None:
+    model, ids = OwnModel(), prompt()
+    calls = calls_of(lambda: forward_only(model, ids))
+    (chain,) = {str(text) for text in calls["callers"]}
+    (file, line, function), *around = json.loads(chain)
+    code = forward_only.__code__
+    assert (file, function) == (code.co_filename, code.co_name)
+    assert line == code.co_firstlineno + 3
+    assert "calls_of" in [function for _, _, function in around]

@@ -81,7 +81,8 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         # A step, in order of time. wall: start_ns to start_ns + wall_ns. announced_ns and
         # host_end_ns bound its own range on the host. batch and tokens (new tokens of the whole
-        # batch) are -1 when unknown. phase: prefill, decode, mixed, forward, training or "".
+        # batch) are -1 when unknown. phase: prefill, decode, mixed, forward, training, evaluation
+        # or "".
         # source: announced, profiler_step, engine, annotation, root_call, graph or window.
         "steps": {
             "name": "text",

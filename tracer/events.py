@@ -149,7 +149,10 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         # Live only. Calls of root modules. tokens: new tokens of a sequence in this call; cached:
         # 1 when a filled cache came in, 0 when none did, -1 unknown; graded: 1 when autograd
-        # recorded. call: "forward" or the name of the generation method around it ("generate").
+        # recorded; trains: 1 when the module was in training mode, 0 in evaluation mode; fills: 1
+        # when a cache was given or returned, for later calls. call: "forward" or the name of the
+        # generation method around it ("generate"); callers: JSON list of [file, line, function],
+        # the user's lines around a call outside of one, innermost first.
         "root_calls": {
             "root": "text",
             "type": "text",
@@ -163,6 +166,9 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "call": "text",
             "generation": "int64",  # counts calls of the generation method; -1 outside one
             "part": "text",  # "decoder", "encoder" or "" when the root is whole
+            "trains": "int32",
+            "fills": "int32",
+            "callers": "text",
         },
         # Live only. Every module of each root: parameters are counted without its children's; file
         # and line are those of its class's `forward`.

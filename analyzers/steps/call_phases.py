@@ -2,7 +2,8 @@
 
 A call with a cache that takes several new tokens either goes on with a prompt (in chunks, or the
 next turn of a conversation), or checks tokens that a draft proposed (speculative decoding). One
-call alone does not tell which: the calls around it do.
+call alone does not tell which: the calls around it do. Nor does it tell an evaluation: that is a
+call that learns nothing, of a model that learns elsewhere in the recording.
 """
 
 from __future__ import annotations
@@ -11,7 +12,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
+
+from tracer.analyzers.facts.host import BACKWARD_NODE
+from tracer.analyzers.intervals import Longs
+from tracer.events import Trace
+
+EVALUATION = "evaluation"
+_OPTIMIZER = "Optimizer.step#"
+_NEVER: Longs = np.zeros(0, dtype=np.int64)
 
 
 class Call(NamedTuple):
@@ -19,10 +29,15 @@ class Call(NamedTuple):
 
     thread: int
     root: str
+    type: str
+    start_ns: int
+    end_ns: int
     generation: int
     tokens: int
     cached: int
     graded: int
+    trains: int
+    fills: int
 
     @property
     def several(self) -> bool:
@@ -30,22 +45,89 @@ class Call(NamedTuple):
         return self.graded != 1 and self.cached == 1 and self.tokens > 1
 
 
-def call_phases(table: pd.DataFrame) -> list[str]:
-    """The phase of each row of `root_calls`, which is in order of time."""
+class CallPhase(NamedTuple):
+    """aside: an evaluation for sure, since the model learns in training mode and was in evaluation
+    mode then. Any other may be part of a training step, as a reference that is asked."""
+
+    name: str
+    aside: bool = False
+
+
+def learning_ns(trace: Trace) -> Longs:
+    """When backward passes and steps of optimizers began, in order."""
+    learns = trace.named(
+        lambda name: name.startswith((BACKWARD_NODE, _OPTIMIZER)), "operator", "annotation"
+    )
+    starts: Longs = np.sort(trace.start_ns[learns])
+    return starts
+
+
+def call_phases(table: pd.DataFrame, learning: Longs = _NEVER) -> list[CallPhase]:
+    """The phase of each row of `root_calls`, which is in order of time. `learning`: when something
+    was learned; nothing is an evaluation where nothing is."""
     columns = (table[name].tolist() for name in Call._fields)
     calls = [Call(*values) for values in zip(*columns, strict=True)]
     checking = _drafted(calls) | _within_generations(calls)
-    return [_phase(call, i in checking) for i, call in enumerate(calls)]
+    continued = _continued(calls)
+    phases = [_phase(call, i in checking, i in continued) for i, call in enumerate(calls)]
+    for i, aside in _evaluations(calls, learning).items():
+        if phases[i].name != "decode" and i not in continued:
+            phases[i] = CallPhase(EVALUATION, aside)
+    return phases
 
 
-def _phase(call: Call, checks_draft: bool) -> str:
+def _phase(call: Call, checks_draft: bool, continued: bool) -> CallPhase:
     if call.graded == 1:
-        return "forward"
+        return CallPhase("forward")
     if checks_draft or (call.cached == 1 and call.tokens == 1):
-        return "decode"
-    if call.cached == 1 or (call.cached == 0 and call.tokens >= 1) or call.generation >= 0:
-        return "prefill"
-    return "forward"
+        return CallPhase("decode")
+    # A prompt leaves a cache behind; without one the same arithmetic is a pass of any model. Older
+    # recordings do not tell.
+    prompt = call.cached == 0 and call.tokens >= 1 and (call.fills != 0 or continued)
+    if call.cached == 1 or prompt or call.generation >= 0:
+        return CallPhase("prefill")
+    return CallPhase("forward")
+
+
+def _continued(calls: Sequence[Call]) -> set[int]:
+    """Calls after which the same root is called with a filled cache."""
+    last: dict[tuple[int, str], int] = {}
+    found: set[int] = set()
+    for i, call in enumerate(calls):
+        before = last.get((call.thread, call.root))
+        last[call.thread, call.root] = i
+        if before is not None and call.cached == 1:
+            found.add(before)
+    return found
+
+
+def _evaluations(calls: Sequence[Call], learning: Longs) -> dict[int, bool]:
+    """Calls outside a generation that learn nothing, of a class of models that learns; and whether
+    the mode that they are in says so, too."""
+    if not learning.size:
+        return {}
+    learned = _learned(calls, learning)
+    learn = {call.type for call, learns in zip(calls, learned, strict=True) if learns}
+    switch = {c.root for c, learns in zip(calls, learned, strict=True) if learns and c.trains == 1}
+    found: dict[int, bool] = {}
+    for i, call in enumerate(calls):
+        outside = call.generation < 0 and call.cached != 1 and call.type in learn
+        aside = call.trains == 0 and call.root in switch and not learned[i]
+        if outside and (aside or call.graded == 0):
+            found[i] = aside
+    return found
+
+
+def _learned(calls: Sequence[Call], learning: Longs) -> list[bool]:
+    """Which calls autograd recorded to learn by: of those in evaluation mode alone, which record
+    for nothing where nobody asks them not to, only those that learning follows at once."""
+    starts = [call.start_ns for call in calls[1:]] + [int(learning[-1]) + 1 if calls else 0]
+    ends = [call.end_ns for call in calls]
+    followed = np.searchsorted(learning, ends) < np.searchsorted(learning, starts)
+    return [
+        call.graded == 1 and (call.trains != 0 or bool(follows))
+        for call, follows in zip(calls, followed, strict=True)
+    ]
 
 
 def _drafted(calls: Sequence[Call]) -> set[int]:

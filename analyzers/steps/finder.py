@@ -18,7 +18,7 @@ from tracer.analyzers.facts.host import BACKWARD_NODE, Host, Launches
 from tracer.analyzers.facts.modules import is_further_root
 from tracer.analyzers.intervals import NONE, Longs, lookup
 from tracer.analyzers.names.engine_names import parse_engine_range
-from tracer.analyzers.steps.call_phases import call_phases
+from tracer.analyzers.steps.call_phases import EVALUATION, call_phases, learning_ns
 from tracer.analyzers.steps.phases import content_facts
 from tracer.events import Trace
 
@@ -35,6 +35,7 @@ _PHASE_WORDS = (
     ("prefill", re.compile(r"prefill|prompt|(?<![a-z])context(?![a-z])", re.I)),
     ("decode", re.compile(r"decod(e(?!r)|ing)", re.I)),
     ("training", re.compile(r"train|fine.?tun", re.I)),
+    (EVALUATION, re.compile(r"(?<![a-z])(eval|validat)", re.I)),
     ("mixed", re.compile(r"(?<![a-z])mixed(?![a-z])", re.I)),
 )
 _MINIMUM_GRAPH_KERNELS = 50
@@ -210,7 +211,8 @@ def _merged(trace: Trace, parts: Sequence[tuple[str, int]]) -> HostStep:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a root module. tokens: new tokens of one sequence; graded: autograd recorded."""
+    """A call of a root module. tokens: new tokens of one sequence; graded: autograd recorded;
+    aside: sure to be part of no training step."""
 
     name: str
     start_ns: int
@@ -220,6 +222,7 @@ class _Call:
     tokens: int = NONE
     phase: str = ""
     graded: int = NONE
+    aside: bool = False
 
 
 def _root_calls(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
@@ -237,7 +240,8 @@ def _live_calls(trace: Trace) -> list[_Call]:
     threads = _thread_rows(trace, table["thread"].to_numpy())
     calls: list[_Call] = []
     pending: dict[int, int] = {}
-    rows = zip(table.to_dict("records"), threads.tolist(), call_phases(table), strict=True)
+    phases = call_phases(table, learning_ns(trace))
+    rows = zip(table.to_dict("records"), threads.tolist(), phases, strict=True)
     for row, thread, phase in rows:
         start = pending.pop(thread, row["start_ns"])
         if row["part"] == "encoder" and row["generation"] >= 0:
@@ -245,7 +249,7 @@ def _live_calls(trace: Trace) -> list[_Call]:
             continue
         # Another model beside the first has a name of its own.
         name = row["root"] if is_further_root(row["root"], row["type"]) else row["type"]
-        facts = row["batch"], row["tokens"], phase, row["graded"]
+        facts = row["batch"], row["tokens"], phase.name, row["graded"], phase.aside
         calls.append(_Call(name, start, row["end_ns"], thread, *facts))
     return calls
 
@@ -302,11 +306,13 @@ def _optimizer_steps(trace: Trace, host: Host, calls: list[_Call]) -> list[HostS
     ends = np.sort(trace.end_ns[np.array(rows, dtype=np.int64)])
     if not ends.size:
         return []
-    index = np.searchsorted(ends, [call.start_ns for call in calls]).tolist()
+    within = [call for call in calls if not call.aside]
+    index = np.searchsorted(ends, [call.start_ns for call in within]).tolist()
     groups: list[list[_Call]] = [[] for _ in range(ends.size + 1)]
-    for call, which in zip(calls, index, strict=True):
+    for call, which in zip(within, index, strict=True):
         groups[which].append(call)
-    apart = [call for call in groups[-1] if call.graded == 0]
+    apart = [call for call in calls if call.aside]
+    apart += [call for call in groups[-1] if call.graded == 0]
     steps = []
     for group, end, ahead in zip(groups, ends.tolist(), _ahead(groups[:-1]), strict=False):
         apart += group[:ahead]
@@ -319,7 +325,9 @@ def _ahead(groups: Sequence[Sequence[_Call]]) -> list[int]:
     as come before the usual step, in which a reference may be asked first."""
     counts = [len(_without_learning(group)) for group in groups]
     usual = [count for count, group in zip(counts, groups, strict=True) if group]
-    return [max(count - int(np.median(usual)), 0) for count in counts] if usual else counts
+    # With one more in every other step, the usual step is the one without it.
+    most = int(np.percentile(usual, 50, method="lower")) if usual else 0
+    return [max(count - most, 0) for count in counts]
 
 
 def _without_learning(group: Sequence[_Call]) -> Sequence[_Call]:
@@ -426,7 +434,7 @@ def _phase_word(name: str) -> str:
 
 def _with_phases(trace: Trace, host: Host, steps: list[HostStep]) -> list[HostStep]:
     """Fill what the source did not say: from what ran inside, then from the step's name."""
-    facts = content_facts(trace, host, [(s.start_ns, s.end_ns) for s in steps])
+    facts = content_facts(trace, [(s.start_ns, s.end_ns) for s in steps])
     out = []
     for step, seen in zip(steps, facts, strict=True):
         phase = seen.phase if seen.phase == "training" else step.phase

@@ -6,20 +6,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analyzers.facts.host import BACKWARD_NODE, Host
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.steps.call_phases import learning_ns
 from tracer.events import Trace
 
 _ATTENTION = re.compile(
     r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+)$|flash_attn(::|_\w*fwd)"
 )
 _EMBEDDING = re.compile(r"aten::embedding$")
-_OPTIMIZER = re.compile(r"Optimizer\.step#")
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,9 @@ class ContentFacts:
     tokens: int = NONE
 
 
-def content_facts(
-    trace: Trace, host: Host, ranges: Sequence[tuple[int, int]]
-) -> list[ContentFacts]:
+def content_facts(trace: Trace, ranges: Sequence[tuple[int, int]]) -> list[ContentFacts]:
     """For each range of host time what was computed in it."""
-    learning = _starts(trace, host, lambda n: n.startswith(BACKWARD_NODE) or _is_optimizer(n))
+    learning = learning_ns(trace)
     shapes = _shaped(trace)
     out = []
     for start, end in ranges:
@@ -45,15 +41,6 @@ def content_facts(
         else:
             out.append(_inference_facts(shapes, start, end))
     return out
-
-
-def _is_optimizer(name: str) -> bool:
-    return _OPTIMIZER.match(name) is not None
-
-
-def _starts(trace: Trace, host: Host, test: Any) -> Longs:
-    starts: Longs = trace.start_ns[trace.named(test, "operator", "annotation")]
-    return starts
 
 
 def _any_within(times: Longs, start: int, end: int) -> bool:

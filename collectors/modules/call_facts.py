@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -71,9 +72,14 @@ def roles_of(names: Sequence[str]) -> Roles:
         tuple(sorted(tokens, key=lambda i: not _DECODER.search(names[i]))),
         frozenset(_numbers(names, _FEATURES.search)),
         _numbers(names, _ENCODED.__contains__),
-        _numbers(names, lambda name: _CACHE.search(name) and not _NO_CACHE.search(name)),
+        _numbers(names, _names_cache),
         _numbers(names, _POSITION.search),
     )
+
+
+@lru_cache(maxsize=1024)
+def _names_cache(name: str) -> bool:
+    return _CACHE.search(name) is not None and not _NO_CACHE.search(name)
 
 
 def _numbers(names: Sequence[str], is_one: Callable[[str], Any]) -> tuple[int, ...]:
@@ -214,3 +220,25 @@ def _layer_state(layer: Any) -> int:
 def keeps_cache(root: nn.Module) -> bool:
     """Whether a model holds its cache in buffers of its own."""
     return any(_CACHE_BUFFER.search(name) for name, _ in root.named_buffers())
+
+
+def can_decode(root: nn.Module) -> bool:
+    """False for a model that says itself that it generates nothing: one that gives a score, say,
+    may return the cache of the layers below, which nobody asked for."""
+    said: Any = getattr(root, "can_generate", None)
+    return not callable(said) or said() is not False
+
+
+def returns_cache(output: Any) -> bool:
+    """Whether the output of a model holds a cache."""
+    if isinstance(output, torch.Tensor):
+        return False
+    if isinstance(output, (list, tuple)):
+        return any(_is_cache(value) for value in output)
+    named = output if isinstance(output, dict) else getattr(output, "__dict__", {})
+    return any(value is not None and _names_cache(str(name)) for name, value in named.items())
+
+
+def _is_cache(value: Any) -> bool:
+    """A container of tensors, or an object that knows how long it is."""
+    return isinstance(value, (list, tuple)) or hasattr(value, "get_seq_length")

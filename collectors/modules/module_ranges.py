@@ -299,7 +299,8 @@ class ModuleRanges:
         if root is None or _capturing():
             return None
         self._listener.root_begins()
-        return self.calls.begin(root, self._generations.current(caller), args, kwargs)
+        within = self._generations.current(caller)
+        return self.calls.begin(module, root, within, caller, args, kwargs)
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:

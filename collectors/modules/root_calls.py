@@ -9,6 +9,7 @@ import weakref
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +26,15 @@ from tracer.collectors.modules.call_facts import (
     argument_names,
     caches_among,
     call_facts,
+    can_decode,
     given_names,
     keeps_cache,
+    returns_cache,
     roles_of,
 )
 from tracer.collectors.modules.module_tree import ModuleRecord, unwrap
 from tracer.collectors.steps.generation import Generation
+from tracer.collectors.user_code import CallerLines
 from tracer.events import SIDE_TABLES, make_table
 
 
@@ -58,6 +62,7 @@ class Root:
     number: int  # of its record
     names: tuple[str, ...]  # of its positional arguments
     keeps_cache: bool
+    can_decode: bool
     roles: dict[tuple[Any, ...], Roles] = field(default_factory=dict)  # of what a call gives
 
     def roles_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Roles:
@@ -72,11 +77,20 @@ class Root:
 class OpenCall(NamedTuple):
     """A root call that has not returned."""
 
-    root: int
+    root: Root
+    trains: bool
     facts: CallFacts
     caches: list[Any]
     generation: Generation
+    callers: int
     start_ns: int
+
+    def fills(self, output: Any) -> bool:
+        """Whether a cache is left for later calls."""
+        if self.facts.cached == 1 or self.root.keeps_cache:
+            return True
+        given = any(cache is not None for cache in self.caches)
+        return given or (self.root.can_decode and returns_cache(output))
 
 
 class _Thread(threading.local):
@@ -85,15 +99,16 @@ class _Thread(threading.local):
 
 
 class RootCalls:
-    """The `root_calls` table while it grows: a dozen integers a call, in one array."""
+    """The `root_calls` table while it grows: some integers a call, in one array."""
 
-    WIDTH = 11
+    WIDTH = 14
 
     def __init__(self) -> None:
         self._rows = array("q")
         self._known: dict[int, Root] = {}
         self._records: dict[ModuleRecord, int] = {}
         self._calls: dict[str, int] = {}
+        self._lines = CallerLines()
         self._seen = SeenCaches()
         self._thread = _Thread()
 
@@ -110,19 +125,29 @@ class RootCalls:
         inner = unwrap(module)
         number = self._records.setdefault(record, len(self._records))
         names = argument_names(type(inner))
-        root = Root(weakref.ref(module), number, names, keeps_cache(inner))
+        caches = keeps_cache(inner), can_decode(inner)
+        root = Root(weakref.ref(module), number, names, *caches)
         self._known[id(module)] = root
         return root
 
     def begin(
-        self, root: Root, generation: Generation, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        module: nn.Module,
+        root: Root,
+        generation: Generation,
+        caller: FrameType | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> OpenCall:
         """A root call begins."""
+        # What generates calls often, and is told by its number.
+        lines = self._lines.around(caller if generation.number < 0 else None)
         roles = root.roles_of(args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
         facts = call_facts(roles, values, self._seen, keeps_cache=root.keeps_cache)
         caches = caches_among(roles, values)
-        return OpenCall(root.number, facts, caches, generation, time.time_ns())
+        now_ns = time.time_ns()
+        return OpenCall(root, module.training, facts, caches, generation, lines, now_ns)
 
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""
@@ -143,25 +168,28 @@ class RootCalls:
                 recorded_autograd(output),
                 call.generation.number,
                 facts.is_decoder,
-                call.root,
+                call.root.number,
                 self._calls.setdefault(call.generation.call, len(self._calls)),
+                call.trains,
+                call.fills(output),
+                call.callers,
             )
         )
         return end_ns
 
     def ended_since(self, first: int) -> NDArray[np.int64]:
         """Calls from the `first` on, while the trace runs: start_ns, end_ns, batch, tokens,
-        cached and graded of each."""
+        cached, graded and fills of each."""
         # A copy: the array cannot grow while somebody looks at its memory.
         rows = np.array(self._rows[first * self.WIDTH :], dtype=np.int64).reshape(-1, self.WIDTH)
-        return rows[:, [0, 1, 3, 4, 5, 6]]
+        return rows[:, [0, 1, 3, 4, 5, 6, 12]]
 
     def table(self) -> pd.DataFrame:
         """The table, in order of start; may be asked while the trace runs. Roots have the path
         that they were last known by."""
         grown = np.array(self._rows[:], dtype=np.int64).reshape(-1, self.WIDTH)
         rows = grown[np.argsort(grown[:, 0], kind="stable")]
-        roots = list(self._records)
+        roots, callers = list(self._records), self._lines.texts()
         columns = ("start_ns", "end_ns", "thread", "batch", "tokens", "cached", "graded")
         return make_table(
             SIDE_TABLES["root_calls"],
@@ -172,6 +200,9 @@ class RootCalls:
                 "call": [list(self._calls)[i] for i in rows[:, 10]],
                 "generation": rows[:, 7],
                 "part": [_part(roots[row[9]].path, bool(row[8])) for row in rows],
+                "trains": rows[:, 11],
+                "fills": rows[:, 12],
+                "callers": [callers[i] for i in rows[:, 13]],
             },
         )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tracer.events import SIDE_TABLES, make_table
 
-PHASES = ("prefill", "decode", "mixed", "forward", "training")
+PHASES = ("prefill", "decode", "mixed", "forward", "training", "evaluation")
 DEFAULT_NAME = "step"
 
 

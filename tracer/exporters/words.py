@@ -28,7 +28,8 @@ def phase_words(phase: str, steps: int) -> Words:
     subject = {"": "a step", "step": "a step", "forward": "the forward pass"}.get(
         phase, inert(phase)
     )
-    return Words(subject, f"a {plain}", " a step")
+    article = "an" if plain[0] in "aeiou" else "a"
+    return Words(subject, f"{article} {plain}", " a step")
 
 
 def level_words(level: Level) -> Words:

@@ -71,7 +71,7 @@ def build_trace(recorded: Recorded) -> Trace:
         **live,
         "root_calls": calls,
         "announced_steps": steps_table(_recorded_steps(recorded, steps)),
-        "unprofiled_steps": _unprofiled(recorded, all_calls),
+        "unprofiled_steps": _unprofiled(recorded, base, all_calls),
     }
     notes += _what_is_missing(recorded, base, calls)
     kept = {name: table for name, table in tables.items() if len(table)}
@@ -135,7 +135,7 @@ def _recorded_steps(recorded: Recorded, steps: list[Announced]) -> list[Announce
     return [s for s in steps if recorded.start_ns <= s.start_ns and s.end_ns <= recorded.end_ns]
 
 
-def _unprofiled(recorded: Recorded, calls: pd.DataFrame) -> pd.DataFrame:
+def _unprofiled(recorded: Recorded, trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """Steps that ran before the profiler did, with the phase of the call that each is."""
     starts = [start for start, _ in recorded.unprofiled]
     at = np.searchsorted(calls["start_ns"].to_numpy(), np.array(starts, dtype=np.int64))
@@ -144,20 +144,20 @@ def _unprofiled(recorded: Recorded, calls: pd.DataFrame) -> pd.DataFrame:
         {
             "start_ns": starts,
             "end_ns": [end for _, end in recorded.unprofiled],
-            "phase": [""] * len(starts) if recorded.steps_announced else _phases(calls, at),
+            "phase": [""] * len(starts) if recorded.steps_announced else _phases(trace, calls, at),
             "calls": [int(not recorded.steps_announced)] * len(starts),
         },
     )
 
 
-def _phases(calls: pd.DataFrame, rows: Longs) -> list[str]:
+def _phases(trace: Trace, calls: pd.DataFrame, rows: Longs) -> list[str]:
     """The phase of these calls; of one beyond the last that of the last."""
     if not len(rows) or not len(calls):
         return [""] * len(rows)
-    from tracer.analyzers.steps.call_phases import call_phases
+    from tracer.analyzers.steps.call_phases import call_phases, learning_ns
 
-    phases = call_phases(calls)
-    return [phases[row] for row in np.minimum(rows, len(calls) - 1).tolist()]
+    phases = call_phases(calls, learning_ns(trace))
+    return [phases[row].name for row in np.minimum(rows, len(calls) - 1).tolist()]
 
 
 def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame) -> Trace:

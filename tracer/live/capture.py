@@ -327,9 +327,9 @@ class Capture:
 
     def calls_since(self, first: int) -> NDArray[np.int64]:
         """Columns of calls of root modules that have ended: start_ns, end_ns, batch, tokens,
-        cached, graded; may be asked by another thread."""
+        cached, graded, fills; may be asked by another thread."""
         if self._ranges is None:
-            return np.zeros((0, 6), dtype=np.int64)
+            return np.zeros((0, 7), dtype=np.int64)
         return self._ranges.calls.ended_since(first)
 
     def so_far(self) -> Recorded:

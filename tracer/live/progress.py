@@ -46,10 +46,10 @@ class LiveProgress:
 
 
 def call_steps(calls: np.ndarray[Any, Any]) -> list[tuple[str, int]]:
-    """Phase and time of each call: one new token into a filled cache is a decode step."""
+    """Phase and time of each call: one new token into a filled cache is a decode step,
+    and a prompt leaves a cache behind."""
+    prompts = (calls[:, 4] == 0) & (calls[:, 5] == 0) & (calls[:, 6] == 1)
     phases = np.where(
-        (calls[:, 3] == 1) & (calls[:, 4] == 1),
-        "decode",
-        np.where((calls[:, 4] == 0) & (calls[:, 5] == 0), "prefill", ""),
+        (calls[:, 3] == 1) & (calls[:, 4] == 1), "decode", np.where(prompts, "prefill", "")
     )
     return list(zip(phases.tolist(), (calls[:, 1] - calls[:, 0]).tolist(), strict=True))
