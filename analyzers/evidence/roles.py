@@ -31,16 +31,22 @@ _HEAD = _words(
     r"^qa_outputs$", r"^vocab_head$", r"^(mlm|nsp|rtd|ctc|prediction|pretraining)_?head",
     r"(LM|MLM|Prediction|Pretraining|Classification)Heads?$",
 )  # fmt: skip
-_ATTENTION = _words(r"attn", r"attention")
+_ATTENTION = _words(r"attn", r"attention", r"m[hlq]a$", r"gqa$")
 _MIXER = _words(
     r"mamba", r"mixer$", r"(^|_)ssm(_|$)", r"ssd", r"rwkv", r"retention", r"hyena", r"h3",
     r"gated_?delta", r"delta_?net", r"linear_?attn", r"short_?conv", r"temporal_block",
-    r"recurrent_?block", r"griffin", r"time_?mix",
+    r"recurrent_?block", r"griffin", r"time_?mix", r"fourier_?(transform|mix)",
 )  # fmt: skip
 _FFN = _words(
     r"mlp", r"ffn", r"feed_?forward", r"moe", r"expert", r"intermediate$", r"^ff(_|\d|$)",
     r"dense_?relu_?dense", r"swiglu", r"gated_?linear", r"channel_?mix", r"layerff",
 )  # fmt: skip
+# What is an FFN whatever family of models it is named after.
+_FEED = _words(r"mlp", r"ffn", r"feed_?forward", r"channel_?mix")
+# What makes the scale and the shift of a norm from a condition.
+_MODULATION = _words(r"modulation", r"ada_?ln", r"ada_?(layer_?|rms_?|group_?)?norm")
+_DROPOUT = _words(r"drop_?out", r"drop_?path", r"stochastic_?depth")
+_MIXES_OR_FEEDS = _words(_ATTENTION.pattern, _MIXER.pattern, _FFN.pattern, r"layer$", r"block$")
 _ROUTER = _words(r"router", r"^gate$", r"gating", r"topk_?router", r"^wg$")
 _MOE = _words(r"moe")
 _EXPERT = _words(r"experts?(\d|$|_)", r"expert")
@@ -97,6 +103,7 @@ def find_roles(tree: ModuleTree, core_rows: Iterable[int] = ()) -> Roles:
     children = tree.children()
     own = [_named_role(tree, row, children) for row in range(len(tree.paths))]
     cores = list(core_rows)
+    _whole_norms(tree, own)
     _whole_attention(tree, own)
     _only_called_attention(tree, own, children, cores)
     _attention_by_evidence(tree, own, children, cores)
@@ -147,7 +154,13 @@ def _named_role(tree: ModuleTree, row: int, children: list[list[int]]) -> str:
     leaf = not children[row]
     if _ROPE.search(kind) or (leaf and _ROPE.search(name)):
         return "rope"
+    if leaf and _DROPOUT.search(kind):
+        return "container"
     if leaf and (_NORM.search(kind) or _NORM_NAME.search(name)):
+        return "norm"
+    if _MODULATION.search(_own_word(kind)) or _MODULATION.search(name):
+        return "norm"
+    if _NORM.search(name) and not _MIXES_OR_FEEDS.search(kind):
         return "norm"
     if leaf and _ACTIVATION.search(kind):
         return "activation"
@@ -170,11 +183,9 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
         return "lm_head"
     if linear:
         return "linear"
-    if _holds_layers(tree, row, children):
+    if _holds_layers(tree, row, children) or _holds_mixing(tree, row, children):
         return "container"
-    if _MIXER.search(_own_word(kind)) or (
-        _MIXER.search(name) and not _only_called_mixer(name, kind)
-    ):
+    if _is_mixer(name, kind):
         return "mixer"
     if _ATTENTION.search(name) or _ATTENTION.search(_own_word(kind)):
         return "attention"
@@ -185,6 +196,14 @@ def _block_role(tree: ModuleTree, row: int, name: str, kind: str, children: list
     if _FFN.search(name) or _FFN.search(kind):
         return "ffn"
     return "linear" if _LINEAR.search(kind) else "container"
+
+
+def _is_mixer(name: str, kind: str) -> bool:
+    """By its class, or by its name where the class says nothing else. RwkvFeedForward is none."""
+    feeds = _FEED.search(kind) and not kind.lower().endswith("mixer")
+    if _MIXER.search(_own_word(kind)):
+        return not feeds
+    return _MIXER.search(name) is not None and not _only_called_mixer(name, kind)
 
 
 def _only_called_mixer(name: str, kind: str) -> bool:
@@ -218,6 +237,22 @@ def _holds_layers(tree: ModuleTree, row: int, children: list[list[int]]) -> bool
     if attention and feed:
         return True
     return any(_holds_layers(tree, child, children) for child in children[row])
+
+
+def _holds_mixing(tree: ModuleTree, row: int, children: list[list[int]]) -> bool:
+    """Whether what is called a layer holds a block that mixes tokens: whatever it is named after,
+    it is not that block."""
+    if _own_word(tree.types[row]):
+        return False
+    words = [_own_word(tree.types[kid]) for kid in children[row]]
+    return any(_MIXER.search(word) or _ATTENTION.search(word) for word in words)
+
+
+def _whole_norms(tree: ModuleTree, own: list[str]) -> None:
+    """What lies inside a norm makes its scale and shift, and belongs to it."""
+    for row in range(len(own)):
+        if any(own[ancestor] == "norm" for ancestor in tree.ancestors(row)[1:]):
+            own[row] = "norm"
 
 
 def _whole_attention(tree: ModuleTree, own: list[str]) -> None:
@@ -316,6 +351,15 @@ def _ffn_by_place(tree: ModuleTree, own: list[str], children: list[list[int]]) -
                 own[kid] = "attention" if _is_attention_linear(tree, kid) else "ffn"
             elif own[kid] == "container" and _has_linear(own, children, kid):
                 own[kid] = "ffn"
+        if any(own[kid] == "ffn" for kid in kids):
+            _activations_between(own, kids)
+
+
+def _activations_between(own: list[str], kids: list[int]) -> None:
+    """An activation that a layer itself calls is that between the linear layers of its FFN."""
+    for kid in kids:
+        if own[kid] == "activation":
+            own[kid] = "ffn"
 
 
 def _ends_by_place(tree: ModuleTree, own: list[str]) -> None:

@@ -250,7 +250,9 @@ def _in_mixer(own: str, operator: str, kernel: KernelName, place: int) -> Part:
 def _in_ffn(own: str, operator: str, kernel: KernelName, place: int) -> Part:
     if kernel.category in ("dequantize", "quantize"):
         return "ffn", "dequantize"
-    if own in ("norm", "router", "activation"):
+    if own == "norm" or kernel.category == "norm":
+        return "other", "norm"
+    if own in ("router", "activation"):
         return "ffn", own
     if own == "experts":
         return "ffn", "experts"
@@ -261,8 +263,6 @@ def _in_ffn(own: str, operator: str, kernel: KernelName, place: int) -> Part:
         return "ffn", role.part
     if kernel.category == "moe":
         return "ffn", "experts"
-    if kernel.category == "norm":
-        return "ffn", "norm"
     return "ffn", "activation"
 
 

@@ -35,7 +35,6 @@ _ROUTER = label("ffn", "router")
 _EXPERTS = label("ffn", "experts")
 _DEQUANTIZE = label("ffn", "dequantize")
 _ATTENTION_DEQUANTIZE = label("attention", "dequantize")
-_FFN_NORM = label("ffn", "norm")
 
 _FEEDING = (_ACTIVATION, _ROUTER, _EXPERTS, _FFN_PROJECTION)
 
@@ -154,7 +153,7 @@ def _dense(letter: int) -> int:
         return _DEQUANTIZE
     if letter in _GEMM:
         return _FFN_PROJECTION
-    return _FFN_NORM if letter in NORMS else _ACTIVATION
+    return _NORM if letter in NORMS else _ACTIVATION
 
 
 def paint_interval(units: Units, blocks: Blocks, *, mixer_before: bool, mixer_after: bool) -> bytes:
