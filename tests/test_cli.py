@@ -591,3 +591,18 @@ def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(
     out, said = capsys.readouterr()
     assert json.loads(out)["source"]["path"].endswith("one")
     assert "left out, no recordings: job.out" in said
+
+
+def test_a_terminal_is_told_where_the_index_of_many_reports_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, trace_file: Path
+) -> None:
+    words = ["report", str(trace_file), str(trace_file)]
+    assert cli.main(words) == 0
+    piped = capsys.readouterr()
+    assert piped.out.startswith("RECORDINGS  2 in ") and piped.err == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert cli.main(words) == 0
+    assert "index is at the top" in capsys.readouterr().err
+    assert cli.main([*words, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "" and json.loads(shown.out)["reports"]

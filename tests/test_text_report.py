@@ -34,6 +34,7 @@ from tracer.exporters.names import cut_middle, fit_names, inert, short_kernel
 from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import usual_level
 from tracer.exporters.text import render_text, render_texts
+from tracer.exporters.text_index import place_names
 from tracer.findings import Finding, Where
 
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -160,11 +161,45 @@ def test_bars_show_idle_as_letters() -> None:
     assert share == pytest.approx(35_000 / 59_750, abs=0.03)
 
 
-def test_several_reports_stand_one_under_the_other() -> None:
-    one, two = decode_analysis(), unusable_analysis()
+def _at(analysis: Analysis, path: str) -> Analysis:
+    trace = analysis.trace
+    return replace(analysis, trace=replace(trace, meta=replace(trace.meta, path=path)))
+
+
+def test_several_reports_stand_below_an_index_of_them() -> None:
+    one = _at(decode_analysis(), "runs/a.json")
+    two = _at(unusable_analysis(), "runs/old/b.json")
     text = render_texts([one, two], width=80, ascii=False)
-    assert text.startswith(render_text(one, width=80, ascii=False))
-    assert text.endswith(render_text(two, width=80, ascii=False))
+    index, *reports = re.split(r"\n══ \d of 2: .*\n", text)
+    assert reports[0] == render_text(one, width=80, ascii=False)
+    assert reports[1] == render_text(two, width=80, ascii=False)
+    title, columns, first, answer, second, _ = index.splitlines()
+    assert title == "RECORDINGS  2 in runs, as their reports follow"
+    assert columns.split() == ["recording", "steps", "median", "costliest", "finding", "share"]
+    assert first.split() == ["1", "a.json", "decode", "59.8", "ms", "gap.compile", "55", "%"]
+    assert second.split()[:2] == ["2", "old/b.json"]
+    assert answer.strip().rstrip(" …") in " ".join(verdict(one).split())
+    assert text.count("══ 2 of 2: old/b.json ═") == 1
+
+
+def test_one_report_has_no_index() -> None:
+    one = decode_analysis()
+    assert render_texts([one], width=80) == render_text(one, width=80)
+
+
+@pytest.mark.parametrize(
+    ("places", "folder", "names"),
+    [
+        (("/r/a.json", "/r/b.json"), "/r", ["a.json", "b.json"]),
+        (("/r/a.json", "/s/b.json"), "/", ["r/a.json", "s/b.json"]),
+        (("a.json", "r/b.json"), "", ["a.json", "r/b.json"]),
+        (("r/a.json", "/r/b.json"), "", ["r/a.json", "/r/b.json"]),
+    ],
+)
+def test_recordings_are_named_in_the_folder_that_holds_them(
+    places: tuple[str, str], folder: str, names: list[str]
+) -> None:
+    assert place_names([_at(decode_analysis(), place) for place in places]) == (folder, names)
 
 
 def _decode(**parts: float) -> list[Step]:

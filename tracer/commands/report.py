@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.gates import RULES, expect_rules, gate_failed, is_rule
 from tracer.commands.heap import keep_freed_memory
-from tracer.commands.output import Progress, say, wants_color, write_report
+from tracer.commands.output import Progress, flush_report, say, wants_color, write_report
 from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def run(args: argparse.Namespace) -> int:
     keep_freed_memory()
     opened = open_all(paths, args.capture)
     write_report(_as_json(opened) if args.json else _as_text(opened, args.width))
+    if len(opened.analyses) > 1 and not args.json and sys.stdout.isatty():
+        flush_report()
+        say(f"{len(opened.analyses)} reports; their index is at the top: | less begins with it")
     if args.html is not None:
         _write_html(opened, Path(args.html))
     return exit_status(opened, patterns)

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -16,6 +17,7 @@ from tracer.exporters.layout import Page, paragraph
 from tracer.exporters.names import ascii_only
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text_findings import check_lines, finding_lines, note_lines, source_lines
+from tracer.exporters.text_index import index_lines, place_names
 from tracer.exporters.text_tables import collective_lines, kernel_lines, module_lines
 from tracer.exporters.text_times import breakdown_lines, phase_lines, step_lines
 
@@ -45,13 +47,17 @@ def render_text(
     """The report as text. `width`: cells of a line, None for the terminal's; `ascii`: None for
     what the standard output can show."""
     page = page_of(width, ascii)
-    lines = paragraph(page, f"{_rank_words(analysis)}{verdict(analysis)}", style="bold")
+    lines = paragraph(page, _answer(analysis), style="bold")
     lines += source_lines(page, analysis)
     for section in _SECTIONS:
         made = section(page, analysis)
         if made:
             lines += [Text(), *made]
     return shown(page, lines, color)
+
+
+def _answer(analysis: Analysis) -> str:
+    return f"{_rank_words(analysis)}{verdict(analysis)}"
 
 
 def _rank_words(analysis: Analysis) -> str:
@@ -68,11 +74,22 @@ def render_texts(
     color: bool = False,
     ascii: bool | None = None,
 ) -> str:
-    """Reports of several recordings, one under the other."""
-    page = page_of(width, ascii)
-    rule = ("=" if page.ascii else "═") * page.width + "\n"
+    """Reports of several recordings, one under the other below an index of them."""
     texts = [render_text(a, width=width, color=color, ascii=ascii) for a in analyses]
-    return f"\n{rule}".join(texts)
+    if len(texts) == 1:
+        return texts[0]
+    page = page_of(width, ascii)
+    _, names = place_names(analyses)
+    titles = [f"{n} of {len(names)}: {page.name(name)}" for n, name in enumerate(names, 1)]
+    index = shown(page, index_lines(page, analyses, list(map(_answer, analyses))), color)
+    parts = (f"\n{_rule(page, title)}\n{text}" for title, text in zip(titles, texts, strict=True))
+    return index + "".join(parts)
+
+
+def _rule(page: Page, title: str) -> str:
+    sign = "=" if page.ascii else "═"
+    begun = f"{sign * 2} {title} "
+    return begun + sign * max(page.width - cell_len(begun), 0)
 
 
 def terminal_width() -> int:
