@@ -502,6 +502,53 @@ def test_naming_the_modules_of_a_root_is_the_recordings_own_cost() -> None:
     assert recorded.end_ns[own] <= recorded.start_ns[first]
 
 
+class Nested(nn.Module):
+    """Calls itself until it is deep enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x) if depth == 1 else self(x, depth - 1)
+        return y
+
+
+def test_a_module_that_calls_itself_has_a_range_for_each_call() -> None:
+    model = nn.Sequential(Nested())
+
+    def program() -> None:
+        for _ in range(2):
+            model(X)
+
+    assert ranges_of(program) == {
+        "module::::Sequential": 2,
+        "module::0::Nested": 6,
+        "module::0.layer::Linear": 2,
+    }
+
+
+def test_two_threads_may_be_in_one_module_at_once() -> None:
+    both = threading.Barrier(2)
+
+    class Met(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            both.wait(timeout=30)
+            return x + 1
+
+    model = nn.Sequential(Met(), nn.Linear(8, 8))
+
+    def program() -> None:
+        for _ in range(3):
+            other = threading.Thread(target=model, args=(X,))
+            other.start()
+            model(X)
+            other.join()
+
+    counts = ranges_of(program, "modules")
+    assert (counts["module::0::Met"], counts["module::1::Linear"]) == (6, 6)
+
+
 def test_an_exception_closes_the_ranges() -> None:
     class Raising(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

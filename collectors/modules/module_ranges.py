@@ -82,8 +82,12 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     else:
         inner = functools.partial(_original, self)
     if name:
-        with trace.make_range(name):
-            return inner(*args, **kwargs)
+        # A range is taken while it is open: a module may call itself, or be called by two threads.
+        span = trace.closed_ranges.pop(name, None) or trace.make_range(name)
+        with span:
+            output = inner(*args, **kwargs)
+        trace.closed_ranges[name] = span
+        return output
     if name is None:
         _local.unnamed = True
     return inner(*args, **kwargs)
@@ -212,6 +216,8 @@ class ModuleRanges:
         self.calls = RootCalls()
         self.names = RangeNames()
         self.make_range = torch_private.range_maker()
+        # To make a range takes as long as to enter it: each is kept for the module's next call.
+        self.closed_ranges: dict[str, Any] = {}
         self._listener = listener
         self._on_failure = on_failure
         self._ranges = ranges
