@@ -52,7 +52,8 @@ def _answer(analysis: Analysis, phase: Phase) -> str:
 
 def _steps(analysis: Analysis) -> str:
     source = str(analysis.steps["source"].iloc[0])
-    return "the calls of the model" if source == "root_call" else "the steps"
+    learns = bool((analysis.steps["phase"] == "training").any())
+    return "the calls of the model" if source == "root_call" and not learns else "the steps"
 
 
 def _other_phases(phases: list[Phase]) -> str:

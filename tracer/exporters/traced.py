@@ -147,6 +147,9 @@ def _what_steps_hold(analysis: Analysis) -> str:
 
 
 def learns(analysis: Analysis) -> bool:
-    """Whether autograd recorded the calls that are the steps: what is learned comes after them."""
+    """Whether autograd recorded the calls that are the steps, and no step is known to hold what is
+    learned: it comes after them."""
+    if bool((analysis.steps["phase"] == "training").any()):
+        return False
     graded = analysis.trace.table("root_calls")["graded"]
     return str(analysis.steps["source"].iloc[0]) == "root_call" and bool((graded == 1).any())

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tracer.collectors.modules.module_tree import range_name
 from tracer.collectors.steps.announced_steps import Announced, steps_table
+from tracer.collectors.steps.optimizer_steps import OWNER
 from tracer.collectors.torch_profiler import SWITCHES
 from tracer.errors import EmptyTraceError
 from tracer.events import (
@@ -161,8 +162,9 @@ def _phases(trace: Trace, calls: pd.DataFrame, rows: Longs) -> list[str]:
 
 
 def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame) -> Trace:
-    """A trace without a profiler: a host row for each step or call of a model, and the time that
-    it took on the device as a device annotation with the same `external_id`."""
+    """A trace without a profiler: a host row for each step or call of a model, and for the end of
+    each step of an optimizer, and the time that it took on the device as a device annotation with
+    the same `external_id`."""
     if steps:
         owner, kind = "step", "annotation"
         names = [step.name for step in steps]
@@ -171,20 +173,15 @@ def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame)
         owner, kind = "call", "module"
         names = list(map(range_name, calls["root"], calls["type"]))
         times = calls[["start_ns", "end_ns", "thread"]].to_numpy()
-    times = times.reshape(-1, 3)
-    threads, thread_rows = np.unique(times[:, 2], return_inverse=True)
-    host = pd.DataFrame(
-        {
-            "kind": np.full(len(names), KIND_CODE[kind], dtype=np.int8),
-            "name": names,
-            "start_ns": times[:, 0],
-            "duration_ns": times[:, 1] - times[:, 0],
-            "thread": thread_rows.reshape(-1),
-            "device": NONE,
-            "external_id": np.arange(len(names)),
-        }
-    )
-    device = _device_rows([span for span in recorded.spans if span.owner == owner], host)
+    host = _host_rows(kind, names, times.reshape(-1, 3))
+    if recorded.optimizers is not None and len(recorded.optimizers):
+        ends = _within(recorded, recorded.optimizers)
+        known = ends[["start_ns", "end_ns", "thread"]].to_numpy()
+        host = pd.concat([host, _host_rows("annotation", list(ends["name"]), known)])
+        host = host.sort_values("start_ns", kind="stable")
+    threads, thread_rows = np.unique(host["thread"].to_numpy(), return_inverse=True)
+    host = host.assign(thread=thread_rows.reshape(-1), external_id=np.arange(len(host)))
+    device = _device_rows([span for span in recorded.spans if span.owner in (owner, OWNER)], host)
     rows = pd.concat([host, device]) if len(device) else host
     rows = rows.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
     events = make_table(EVENTS, {name: rows[name].to_numpy() for name in rows.columns})
@@ -192,6 +189,20 @@ def light_trace(recorded: Recorded, steps: list[Announced], calls: pd.DataFrame)
         SIDE_TABLES["threads"], {"pid": np.full(threads.size, os.getpid()), "tid": threads}
     )
     return Trace(events, {"threads": table} if threads.size else {})
+
+
+def _host_rows(kind: str, names: list[str], times: Longs) -> pd.DataFrame:
+    """`times`: start, end and thread of each."""
+    return pd.DataFrame(
+        {
+            "kind": np.full(len(names), KIND_CODE[kind], dtype=np.int8),
+            "name": names,
+            "start_ns": times[:, 0],
+            "duration_ns": times[:, 1] - times[:, 0],
+            "thread": times[:, 2],
+            "device": NONE,
+        }
+    )
 
 
 def _device_rows(spans: list[DeviceSpan], host: pd.DataFrame) -> pd.DataFrame:

@@ -53,10 +53,11 @@ from tracer.collectors.run_facts import (
     describe_model,
 )
 from tracer.collectors.stack_samples import StackSamples
-from tracer.collectors.steps import device_steps
+from tracer.collectors.steps import device_steps, optimizer_steps
 from tracer.collectors.steps.announced_steps import Announced, Step, StepLog
 from tracer.collectors.steps.calibration import WAITING_STEPS, Calibration
 from tracer.collectors.steps.device_steps import DeviceSteps
+from tracer.collectors.steps.optimizer_steps import OptimizerSteps
 from tracer.collectors.torch_profiler import (
     SWITCHES,
     ProfilerSession,
@@ -81,6 +82,7 @@ from tracer.live.options import Limits, Options
 from tracer.live.recorded import Recorded
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import nn
 
 _log = logging.getLogger("tracer")
@@ -95,6 +97,7 @@ Source = (
     | GraphCaptures
     | CompileEvents
     | ProcessGroups
+    | OptimizerSteps
 )
 
 
@@ -172,7 +175,10 @@ class Capture:
             self._watchdog = Watchdog(self._options.watchdog, on_bark=self._barked)
             with self._guarded("the watchdog"):
                 self._watchdog.start()
-        if self._options.detail != "light":
+        if self._options.detail == "light":
+            self._device_steps = DeviceSteps()
+            self._sources.append(OptimizerSteps(self._device_steps, self._failed))
+        else:
             self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
             self._pausing = [WaitLines(), AttentionCalls()]
@@ -184,9 +190,7 @@ class Capture:
                 source.start()
         with self._guarded("the counters of the allocator"):
             self._allocator = allocator_counters()
-        if self._options.detail == "light":
-            self._device_steps = DeviceSteps()
-        else:
+        if self._options.detail != "light":
             self._start_profiler()
         now_ns = time.time_ns()
         self.recorded.start_ns = self._steps.start_ns = now_ns
@@ -341,9 +345,14 @@ class Capture:
             end_ns=time.time_ns(),
             steps=self._steps,
             ranges=self._ranges,
+            optimizers=self._optimizers_now(),
             gpu=self.recorded.gpu,
             goes_on=self._options.detail != "light",
         )
+
+    def _optimizers_now(self) -> pd.DataFrame | None:
+        known = (s.table() for s in self._sources if isinstance(s, OptimizerSteps))
+        return next(known, None)
 
     def counters_now(self) -> list[tuple[int, str, float]]:
         """The last sample of each counter of each device; may be asked by another thread."""
@@ -500,6 +509,8 @@ class Capture:
                     recorded.node_annotations = source.annotations
                 elif isinstance(source, CompileEvents):
                     recorded.tables.update(source.tables)
+                elif isinstance(source, OptimizerSteps):
+                    recorded.optimizers = source.table()
                 elif isinstance(source, Children):
                     recorded.children = source.pids
                 elif isinstance(source, ProcessGroups):
@@ -558,6 +569,7 @@ def _keep_compiler_out() -> None:
         generated_ranges,
         graph_captures,
         host_events,
+        optimizer_steps,
         import_watch,
         fallback_logs,
         outside_compiled,

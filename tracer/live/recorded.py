@@ -27,6 +27,7 @@ class Recorded:
     steps: StepLog | None = None
     ranges: ModuleRanges | None = None
     spans: list[DeviceSpan] = field(default_factory=list)
+    optimizers: pd.DataFrame | None = None  # ends of their steps, where no profiler tells them
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     job: dict[str, Any] = field(default_factory=dict)  # rank, world size, backend, process groups
