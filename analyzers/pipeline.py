@@ -33,6 +33,7 @@ from tracer.analyzers.idle.compiling import explain_compiling
 from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rules.attention_paths import backends_by_site
+from tracer.analyzers.rules.compiled_again import told_once
 from tracer.analyzers.steps.finder import HostStep, find_steps
 from tracer.analyzers.steps.kernel_phases import phases_by_kernels
 from tracer.analyzers.steps.observer import not_observed, observe
@@ -53,7 +54,7 @@ def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...])
     results = [rule(context, analysis) for rule in rules]
     return replace(
         analysis,
-        findings=tuple(f for result in results for f in result.findings),
+        findings=told_once([f for result in results for f in result.findings]),
         checks=tuple(c for result in results for c in result.checks),
         notes=analysis.notes + tuple(n for result in results for n in result.notes),
     )

@@ -11,6 +11,8 @@ from tests.test_accounting import charged
 from tests.test_idle import found, status
 from tracer.analyzers import analyze
 from tracer.events import Note
+from tracer.exporters.merged import reported_costs
+from tracer.exporters.sentence import verdict
 
 
 def paused(frame: str | None = None, fetch: bool = False) -> TraceMaker:
@@ -99,7 +101,7 @@ def test_compiling_is_no_pause_and_names_its_function() -> None:
 
 
 def compiled_in_each(kinds: list[str]) -> TraceMaker:
-    """Six steps with a compilation of 19.8 ms in each."""
+    """Six steps, the first ones with a compilation of 19.8 ms in each."""
     maker = paused()
     for step, kind in enumerate(kinds):
         times = {"start_ns": 30_000_000 * step + 10_100_000}
@@ -115,14 +117,33 @@ def test_the_first_compilation_is_no_gain(others: str) -> None:
         analyze(compiled_in_each(["compile"] + 5 * [others]).build()), "gap.compile"
     )
     assert (compiled.cost_ns, compiled.gain_ns) == (6 * 19_800_000, 5 * 19_800_000)
-    assert "99 ms of this" in (compiled.advice or "")
+    took = "Compiling again took 99 ms" if others == "recompile" else "99 ms of this"
+    assert took in compiled.advice
 
 
 def test_code_compiled_before_the_recording_is_all_gain() -> None:
     analysis = analyze(compiled_in_each(6 * ["recompile"]).build())
     (compiled,) = found(analysis, "gap.compile")
     (again,) = found(analysis, "fallback.compile")
-    assert compiled.gain_ns == compiled.cost_ns == again.cost_ns == 6 * 19_800_000
+    assert compiled.gain_ns == compiled.cost_ns == 6 * 19_800_000
+    assert again.cost_ns is None
+
+
+def test_compiling_again_and_again_is_told_and_counted_once() -> None:
+    analysis = analyze(compiled_in_each(["compile"] + 5 * ["recompile"]).build())
+    (compiled,) = found(analysis, "gap.compile")
+    assert "in 6 of 6 steps; it is compiled again 5 times" in compiled.title
+    assert sum(f.cost_ns or 0 for f in analysis.findings if "compile" in f.rule) == 6 * 19_800_000
+    assert [c.finding.rule for c in reported_costs(analysis)].count("fallback.compile") == 0
+    assert verdict(analysis).count("compiled again") == 1
+
+
+def test_what_compiles_again_in_few_steps_is_no_first_use() -> None:
+    analysis = analyze(compiled_in_each(["compile", "recompile", "recompile"]).build())
+    (first,), (again,) = found(analysis, "warmup.first_use"), found(analysis, "fallback.compile")
+    assert (first.cost_ns, again.cost_ns) == (19_800_000, 2 * 19_800_000)
+    assert first.ratio == pytest.approx((again.ratio or 0) / 2)
+    assert "39.6 ms of it is counted in fallback.compile" in first.title
 
 
 def stopped(by_chance: bool) -> TraceMaker:

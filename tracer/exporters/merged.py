@@ -1,4 +1,5 @@
-"""Findings as a reader wants them: what costs nothing on this machine, at many places, is one."""
+"""Findings as a reader wants them: what costs nothing on this machine, at many places, is one, and
+what another finding tells and counts is not told again."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _ADVICE = (
 
 def reported_costs(analysis: Analysis) -> list[Cost]:
     """The findings in their order, those of waits that only a GPU would make as one."""
-    costs = ranked_costs(analysis)
+    costs = [c for c in ranked_costs(analysis) if "counted_in" not in c.finding.detail]
     apart = [cost for cost in costs if cost.finding.detail.get("would_wait")]
     if len(apart) < 2:
         return costs
