@@ -182,8 +182,8 @@ def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame)
             "host_ns": cost.host_ns,
         },
         advice=(
-            f"Compiling again took {milliseconds(cost.host_ns)}. Keep what the guards watch the same "
-            "from call to call (shapes, types, Python values), or mark a dimension as dynamic "
+            f"Compiling again took {milliseconds(cost.host_ns)}. Keep what the guards watch the "
+            "same from call to call (shapes, types, Python values), or mark a dimension as dynamic "
             "(torch._dynamo.mark_dynamic, torch.compile(dynamic=True))."
             + (f" For another reason, {_shortened(told[1])}." if len(reasons) > 1 else "")
         ),
