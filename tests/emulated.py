@@ -26,24 +26,33 @@ _INTEGER = EAGER["epsilon"].replace("<float>", "<long>")
 _CLAMP = EAGER["silu"].replace("silu_kernel", "launch_clamp_scalar")
 _OTHER_REDUCTION = EAGER["sum"].replace("sum_functor", "MaxNanFunctor")
 _SUBTRACT = EAGER["add"].replace("CUDAFunctor_add", "CUDAFunctorSub")
+_EXPONENT = EAGER["root"].replace("rsqrt", "exp")
+_DIVIDE = EAGER["mul"].replace("MulFunctor", "DivFunctor")
+_POWER_OF = EAGER["square"].replace("pow_tensor_scalar_kernel_impl", "pow_scalar_tensor_impl")
+_GEMV = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(int)"
 _WHERE = EAGER["silu"].replace("silu_kernel", "where_kernel_impl")
 _PREPARE = "void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>(int)"
 _ARANGE = "void (anonymous namespace)::elementwise_kernel_with_index<int, arange>(int)"
 _SCAN = "void at::native::tensor_kernel_scan_innermost_dim<float, std::plus<float> >(int)"
 _KERNELS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"), (EAGER["gemm"],)),
+    **dict.fromkeys(("mv", "addmv", "dot"), (_GEMV,)),
     **dict.fromkeys(("copy_",), (EAGER["cast"],)),
     **dict.fromkeys(("embedding", "index_select"), (EAGER["gather"],)),
     **dict.fromkeys(("index", "_index_put_impl_", "index_add_", "gather"), (EAGER["index"],)),
     **dict.fromkeys(("scatter_", "scatter", "scatter_add_"), (EAGER["index"],)),
-    **dict.fromkeys(("sum", "max", "min", "any", "all", "amax", "histc"), (_OTHER_REDUCTION,)),
+    **dict.fromkeys(("max", "min", "any", "all", "amax", "histc"), (_OTHER_REDUCTION,)),
+    "sum": (EAGER["sum"],),
+    **dict.fromkeys(("exp", "exp2"), (_EXPONENT,)),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_min_", "relu"), (_CLAMP,)),
     **dict.fromkeys(("silu", "sigmoid", "tanh", "gelu", "softplus"), (EAGER["silu"],)),
     **dict.fromkeys(("where", "masked_fill_", "tril", "triu"), (_WHERE,)),
     **dict.fromkeys(
         ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_not"), (_COMPARE,)
     ),
-    **dict.fromkeys(("sub", "div", "div_", "exp", "floor_divide", "abs"), (_SUBTRACT,)),
+    **dict.fromkeys(("sub", "sub_", "abs"), (_SUBTRACT,)),
+    **dict.fromkeys(("div", "div_", "floor_divide"), (_DIVIDE,)),
+    **dict.fromkeys(("maximum", "minimum"), (_EXPONENT.replace("exp", "maximum"),)),
     **dict.fromkeys(("fill_", "zero_"), (EAGER["epsilon"].replace("OnSelf_add", "Fill"),)),
     "_grouped_mm": (_PREPARE, EAGER["grouped"]),
     "topk": (EAGER["topk"], EAGER["sort"]),
@@ -130,6 +139,8 @@ def _translate(profile_trace: Trace) -> Trace:
 
 
 def _kernels(operator: str, shapes: Any, row: int) -> tuple[str, ...]:
+    if operator == "pow" and json.loads(shapes.input_types[row])[0] == "Scalar":
+        return (_POWER_OF,)
     if operator in ("add", "add_", "mul", "mul_"):
         types = json.loads(shapes.input_types[row])[:2]
         dims = json.loads(shapes.input_shapes[row])[:2]

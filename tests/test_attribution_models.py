@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
+from torch import nn
+from torch.nn import functional
 
+from tests.emulated import emulate
 from tests.live_models import quiet
-from tests.test_position_models import small
+from tests.stripped import device_alone
+from tests.test_position_models import agreement, small
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
+from tracer.analyzers import analyze
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -94,3 +101,119 @@ def test_every_operator_has_the_group_of_its_module(model: Model) -> None:
         analysis = analysis_of(made, lambda: made(**inputs))
     assert (analysis.work["module"] >= 0).sum() > 100
     assert misplaced(analysis, model) == set()
+
+
+# --- what no name gives away
+
+
+def fused(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v)
+
+
+def by_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return (q @ k.transpose(-1, -2) / 4).softmax(-1) @ v
+
+
+def by_einsum(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) / 4
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v)
+
+
+def by_exponents(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.transpose(-1, -2) / 4
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def by_powers_of_e(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights: torch.Tensor = math.e ** (q @ k.transpose(-1, -2) / 4)
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def divided_at_the_end(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    weights = torch.exp(q @ k.transpose(-1, -2) / 4)
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+def in_blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    largest, divisor = torch.full_like(q[..., :1], -1e9), torch.zeros_like(q[..., :1])
+    out = torch.zeros_like(q)
+    for start in range(0, k.shape[2], 4):
+        keys, values = k[:, :, start : start + 4], v[:, :, start : start + 4]
+        scores = q @ keys.transpose(-1, -2) / 4
+        larger = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        weights, shrunk = torch.exp(scores - larger), torch.exp(largest - larger)
+        divisor = divisor * shrunk + weights.sum(-1, keepdim=True)
+        out, largest = out * shrunk + weights @ values, larger
+    return out / divisor
+
+
+Core = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+CORES: list[Core] = [
+    *(fused, by_softmax, by_einsum, by_exponents, by_powers_of_e, divided_at_the_end, in_blocks)
+]
+
+
+class Mixes(nn.Module):
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(64, 64) for _ in range(4))
+        self.core = core
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (p(x).unflatten(-1, (4, 16)).transpose(1, 2) for p in (self.a, self.b, self.c))
+        out: torch.Tensor = self.d(self.core(q, k, v).transpose(1, 2).flatten(2))
+        return out
+
+
+class Feeds(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(64, 96), nn.Linear(64, 96), nn.Linear(96, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.c(functional.silu(self.a(x)) * self.b(x))
+        return out
+
+
+class Both(nn.Module):
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = Mixes(core), Feeds(), nn.LayerNorm(64), nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.a(self.c(x))
+        out: torch.Tensor = x + self.b(self.d(x))
+        return out
+
+
+class Nameless(nn.Module):
+    def __init__(self, core: Core) -> None:
+        super().__init__()
+        self.a, self.c, self.d = nn.Embedding(128, 64), nn.LayerNorm(64), nn.Linear(64, 128)
+        self.b = nn.ModuleList(Both(core) for _ in range(4))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.a(ids)
+        for block in self.b:
+            x = block(x)
+        out: torch.Tensor = self.d(self.c(x))
+        return out
+
+
+NAMELESS = Model("", ("Mixes",), ("Feeds",))
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.__name__)
+def test_the_parts_of_a_layer_are_told_by_what_they_compute(core: Core) -> None:
+    model, ids = Nameless(core).eval(), torch.randint(128, (2, 12))
+    assert misplaced(analysis_of(model, lambda: model(ids)), NAMELESS) == set()
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.__name__)
+def test_the_order_of_kernels_tells_the_parts_of_a_layer(core: Core, tmp_path: Path) -> None:
+    model, ids = Nameless(core).eval(), torch.randint(128, (2, 12))
+    recorded = emulate(model, lambda: [model(ids) for _ in range(2)], tmp_path)
+    known, found = analyze(recorded), analyze(device_alone(recorded))
+    assert misplaced(known, NAMELESS) == set()
+    assert agreement(found, known) == 1.0

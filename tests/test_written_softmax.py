@@ -105,6 +105,37 @@ def mask_after_the_exponents() -> torch.Tensor:
     return (weights / (total(weights) + 1e-9)).bfloat16() @ VALUE.bfloat16()
 
 
+def powers_of_e() -> torch.Tensor:
+    logits = scores()
+    weights: torch.Tensor = math.e ** (logits - logits.amax(-1, keepdim=True))
+    return divided(weights) @ VALUE
+
+
+def by_a_vector() -> torch.Tensor:
+    """One query against the keys of one head."""
+    logits = torch.mv(KEY[0, 0], QUERY[0, 0, 0])
+    return torch.mv(VALUE[0, 0].T, torch.softmax(logits / math.sqrt(SIZE), 0))
+
+
+def written_by_a_vector() -> torch.Tensor:
+    weights = (KEY[0, 0] @ QUERY[0, 0, 0] / math.sqrt(SIZE)).exp()
+    return VALUE[0, 0].T @ (weights / weights.sum())
+
+
+def in_blocks() -> torch.Tensor:
+    """The online softmax over blocks of keys."""
+    largest, divisor = torch.full((2, HEADS, LENGTH, 1), -1e9), torch.zeros(2, HEADS, LENGTH, 1)
+    out = torch.zeros_like(QUERY)
+    for start in range(0, LENGTH, 32):
+        keys, values = KEY[:, :, start : start + 32], VALUE[:, :, start : start + 32]
+        logits = QUERY @ keys.transpose(-1, -2) / math.sqrt(SIZE)
+        larger = torch.maximum(largest, logits.amax(-1, keepdim=True))
+        weights, shrunk = torch.exp(logits - larger), torch.exp(largest - larger)
+        divisor, out = divisor * shrunk + total(weights), out * shrunk + weights @ values
+        largest = larger
+    return out / divisor
+
+
 def with_a_sink() -> torch.Tensor:
     weights = scores().exp()
     return weights / (total(weights) + torch.exp(torch.ones(1))) @ VALUE
@@ -219,6 +250,16 @@ def retained() -> torch.Tensor:
     return weights / total(weights).abs().clamp(min=1) @ VALUE
 
 
+def normed_scores() -> torch.Tensor:
+    logits = scores()
+    return logits / logits.pow(2).sum(-1, keepdim=True).sqrt() @ VALUE
+
+
+def router_by_a_vector() -> torch.Tensor:
+    weights, chosen = torch.softmax(torch.mv(GATE, X[0, 0]), 0).topk(2)
+    return torch.mv(DOWN[chosen[0]], torch.mv(UP[chosen[0]].T, X[0, 0])) * weights[0]
+
+
 def pooled() -> torch.Tensor:
     weights = powers(X @ torch.randn(SIZE, 1))
     return (weights / weights.sum(1, keepdim=True)).transpose(1, 2) @ X
@@ -231,13 +272,13 @@ def fused() -> torch.Tensor:
 WRITTEN: list[Way] = [
     without_the_largest, less_the_largest, masked_with_dropout, in_place, divided_at_the_end,
     summed_at_the_end, less_the_logarithm, by_a_reciprocal, powers_of_two,
-    mask_after_the_exponents, with_a_sink,
+    mask_after_the_exponents, with_a_sink, powers_of_e, by_a_vector, written_by_a_vector, in_blocks,
 ]  # fmt: skip
 CLEAN: list[Way] = [
     a_gathered_weight, loss_over_the_vocabulary, contrastive_loss, sampled_by_draw,
     sampled_by_rank, sampled_by_noise, router, router_of_the_chosen, gate_by_a_linear_layer,
     balanced_streams, linear_attention, random_features, matrix_memory, decayed, retained, pooled,
-    fused,
+    fused, normed_scores, router_by_a_vector,
 ]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ _BLOCK_GROUPS = tuple(
     code for code, (group, _) in enumerate(BUCKETS) if group in ("attention", "ffn")
 )
 # What lies between the operators of a block in the backward pass: layout, sums of gradients.
-_GLUE = ("COPY", "CAT", "FILL", "ADD", "ELEMENTWISE")
+_GLUE = ("COPY", "CAT", "FILL", "ADD", "EXP", "ELEMENTWISE")
 
 
 def by_position(work: Work, roles: Roles, out: Attribution) -> None:

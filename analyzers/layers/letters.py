@@ -56,6 +56,7 @@ _LETTERS: Mapping[str, str] = MappingProxyType(
         "OPT": "O",
         "META": "h",
         "COMM": "X",
+        "EXP": "n",
         "ELEMENTWISE": "e",
         "OTHER": "?",
     }

@@ -35,7 +35,15 @@ _BEYOND_DOUBT = 0.95
 
 # One attention: a core kernel, or product, softmax, product with nothing but element-wise work
 # between them; and all that follow with nothing heavy between (split by batch or by keys).
-_CORE = re.compile(rb"(?:Gg*[mDacfeoqzlAy?]*x[cdmfze]*Gg*|[KS])(?:[^GMNBFRAEYLOVr]*[KS])*")
+_UNFUSED = rb"Gg*[mDacfeoqzlAy?]*x[cdmfze]*Gg*"
+_CORE = re.compile(
+    rb"(?:" + _UNFUSED + rb"|[KS])(?:[^GMNBFRAEYLOVr]*[KS]|[mDacdfezly]*" + _UNFUSED + rb")*"
+)
+# A softmax written out between two products: exponents, and their sum before or right after the
+# second product.
+_WRITTEN = re.compile(
+    rb"(?<=G)g*[mDacfeoqzly?]{0,24}(?P<weights>n[nmDacfezly]{0,24})(?=Gg*(?P<late>[cm]?yc?[me])?)"
+)
 # A gather of the vocabulary: a norm comes after it, or where norms close blocks, the one product
 # that makes logits before it. Not one that follows the choice of experts in the same block, nor
 # that of a position bias or of the last token of each sequence.
@@ -137,6 +145,19 @@ def _with_cores(text: bytes) -> bytes:
     return bytes(letters)
 
 
+def _with_softmaxes(text: bytes) -> bytes:
+    """The text with softmaxes written out as one kernel among element-wise ones; exponents of
+    other use are element-wise work."""
+    if b"n" not in text:
+        return text
+    letters = bytearray(text)
+    for match in _WRITTEN.finditer(text):
+        start, stop = match.span("weights")
+        if match["late"] or b"y" in match["weights"]:
+            letters[start:stop] = b"x" + b"e" * (stop - start - 1)
+    return bytes(letters.replace(b"n", b"e"))
+
+
 def _with_mixers(text: bytes) -> bytes:
     """The text with the convolutions of mixers as scans."""
     if b"V" not in text:
@@ -227,6 +248,7 @@ def solve(text: bytes, steps: Sequence[int]) -> Solution:
 
     A backward pass in it is the forward pass in reverse order.
     """
+    text = _with_softmaxes(text)
     spans = list(_backward_spans(text))
     masked = bytearray(text)
     for start, stop in spans:

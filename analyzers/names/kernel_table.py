@@ -57,6 +57,7 @@ TOKENS: Mapping[str, str] = MappingProxyType(
         "NORM": "a norm",
         "NORM_ADD": "a norm with a residual add in it",
         "POW": "a power: the square of an unfused RMSNorm",
+        "EXP": "exponents: of a softmax written out, of a decay",
         "MEAN": "a mean: likewise",
         "RSQRT": "a reciprocal root: likewise",
         "ADD": "the sum of two floating-point tensors, also of several residual streams",

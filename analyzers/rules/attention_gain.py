@@ -107,10 +107,6 @@ def _passes(judged: Judged, rows: Longs) -> Gain:
 
 def _is_product(judged: Judged, rows: Longs) -> NDArray[np.bool_]:
     work = judged.context.work
-    if work.cpu_only:
-        named = work.trace.names_matching(lambda name: name.endswith(("bmm", "bmm_", "::mm")))
-        by_operator: NDArray[np.bool_] = named[work.trace.name_codes[work.event[rows]]]
-        return by_operator
     tokens: Sequence[str] = [name.token for name in work.names]
     by_kernel = np.array([token in ("GEMM", "SPLITK") for token in tokens], dtype=bool)
     found: NDArray[np.bool_] = by_kernel[work.name_code[rows]]

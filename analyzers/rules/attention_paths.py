@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tracer.analyzers.facts.arguments import Arguments
 from tracer.analyzers.facts.places import folded
 from tracer.analyzers.facts.work import Work
+from tracer.analyzers.facts.written_softmax import BATCHED_PRODUCTS, written_softmaxes
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.names.kernel_table import KernelName
-from tracer.analyzers.rules.written_softmax import written_softmaxes
 
 MATH, UNFUSED = "math", "unfused"
 _SDPA = re.compile(r"aten::scaled_dot_product_attention$")
@@ -24,7 +24,6 @@ _FUSED = {
     "cudnn": re.compile(r"aten::_scaled_dot_product_cudnn|aten::_cudnn_attention"),
     "flex": re.compile(r"flex_attention"),
 }
-_BATCHED_PRODUCT = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 _SOFTMAX = ("aten::_softmax", "aten::softmax", "aten::_masked_softmax", "aten::_safe_softmax")
 # Elementwise work that may stand between the products and the softmax of one attention: scale,
 # mask, cast, dropout.
@@ -158,7 +157,7 @@ def _letters(work: Work) -> _Letters:
     tokens = np.array([_token(name) for name in work.names], dtype=object)
     operators = take(trace.name_codes.astype(np.int64), work.operator)
     known = operators != NONE
-    batched = trace.names_matching(lambda name: name in _BATCHED_PRODUCT)
+    batched = trace.names_matching(lambda name: name in BATCHED_PRODUCTS)
     multiplies = (tokens == "GEMM")[work.name_code]
     product = multiplies & (~known | batched[np.maximum(operators, 0)])
     named_softmax = trace.names_matching(lambda name: name in _SOFTMAX)

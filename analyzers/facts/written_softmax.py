@@ -2,8 +2,9 @@
 
 Work in the order of launch becomes a text of one letter an operator, where a chain is a pattern:
 P a product, # what stands in no chain, e exponents, s a sum, d a division, i a reciprocal, l a
-logarithm, v a view or a copy, m what may stand between a sum and the division by it, o what no
-softmax does with its exponents, and a dot for all else. What a compiler fused into one kernel has
+logarithm, v a view or a copy, m what may stand between a sum and the division by it, x the larger
+of two, p a power, q a root or a mean, o what no softmax does with its exponents, and a dot for all
+else. What a compiler fused into one kernel has
 several.
 """
 
@@ -19,34 +20,50 @@ from numpy.typing import NDArray
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 
+VECTOR_PRODUCTS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot")
 _WORDS = {
     "e": ("exp", "exp2"),
     "s": ("sum",),
     "d": ("div", "true_divide"),
     "i": ("reciprocal",),
     "l": ("log", "log2"),
-    "o": ("maximum", "cumsum", "logcumsumexp", "cumprod", "sigmoid", "gather", "multinomial"),
+    "x": ("maximum",),
+    "p": ("pow",),
+    "q": ("sqrt", "rsqrt", "mean", "norm", "linalg_vector_norm"),
+    "o": ("cumsum", "logcumsumexp", "cumprod", "sigmoid", "gather", "multinomial"),
     "m": ("add", "clamp", "clamp_min"),
     "v": ("view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "permute", "transpose",
           "unsqueeze", "squeeze", "slice", "t", "as_strided", "alias", "detach", "copy", "to",
           "_to_copy", "empty", "empty_like", "empty_strided"),
 }  # fmt: skip
 _LETTER = {word: letter for letter, words in _WORDS.items() for word in words}
-_IN_A_KERNEL = "esdilo"  # what tells in a kernel that has more to do
+_IN_A_KERNEL = "esdilxo"  # what tells in a kernel that has more to do
 # How far from each other two of them may stand; the views and allocations of a CPU count too.
 _REACH = 48
 _ALL = f"[^P#]{{0,{_REACH}}}"
 # One sum: a balance of rows and columns has more. A logarithm of it makes a loss.
-_WEIGHTS = f"[^P#slo]{{0,{_REACH}}}"
+_WEIGHTS = f"[^P#slox]{{0,{_REACH}}}"
+# A power is that of e unless it goes into a norm.
+_POWERS = f"[^P#sloxq]{{0,{_REACH}}}"
 _CHAIN = re.compile(
-    rf"""P{_ALL}?(?P<exponents>e)(?:
+    rf"""P{_ALL}?(?P<exponents>e|p(?={_POWERS}s{_POWERS}d{_POWERS}P))(?:
         {_WEIGHTS}s{_WEIGHTS}[di]{_WEIGHTS}P                                  # e / sum(e) @ v
         |{_WEIGHTS}s{_WEIGHTS}Pv*d                                            # (e @ v) / sum(e)
         |{_WEIGHTS}P[vm]*s[vm]*d                                              # with a later sum
-        |[^P#lo]{{0,{_REACH}}}s[^P#lo]{{0,{_REACH}}}l{_WEIGHTS}e{_WEIGHTS}P   # exp(s - log(sum))
+        |[^P#lox]{{0,{_REACH}}}s[^P#lox]{{0,{_REACH}}}l{_WEIGHTS}e{_WEIGHTS}P   # exp(s - log(sum))
     )""",
     re.VERBOSE,
 )
+
+
+# The keys come in blocks: the larger of the largest so far and of these, the exponents that scale
+# what was summed so far, then the product is added to it.
+_BLOCKS = re.compile(
+    rf"(?:P{_ALL}?x[^P#o]{{0,{_REACH}}}?(?P<exponents>e)[^P#lo]{{0,{_REACH}}}s[^P#lo]{{0,{_REACH}}}"
+    r"P(?:[vm.]{0,24}(?=P))?)+"
+)
+# Products of many matrices at once, and of a matrix and a vector: linear layers make none of them.
+BATCHED_PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_", *VECTOR_PRODUCTS)
 
 
 class WrittenSoftmax(NamedTuple):
@@ -63,7 +80,9 @@ def written_softmaxes(
 ) -> list[WrittenSoftmax]:
     """All of them, in order. The masks are of work: batched products, and what is in no chain."""
     named, fused = _letters_of_names(work)
-    if not any(b"e" in letters for letters in (*named.tolist(), *fused.tolist())):
+    if not any(
+        b"e" in letters or b"p" in letters for letters in (*named.tolist(), *fused.tolist())
+    ):
         return []
     of_work = _letters(work, named, fused)
     of_work[stops], of_work[product] = b"#", b"P"
@@ -75,6 +94,9 @@ def written_softmaxes(
 
 def _matches(text: str) -> Iterable[re.Match[str]]:
     """Chains from the first product on; a second product may be the first one of another."""
+    blocks = list(_BLOCKS.finditer(text))
+    yield from blocks
+    text = _BLOCKS.sub(lambda match: "#" * len(match.group()), text)
     at = 0
     while (match := _CHAIN.search(text, at)) is not None:
         yield match
@@ -82,7 +104,7 @@ def _matches(text: str) -> Iterable[re.Match[str]]:
 
 
 def _placed(match: re.Match[str], place: Longs) -> WrittenSoftmax:
-    last = match.string.index("P", match.start() + 1)
+    last = match.string.index("P", match.start("exponents"))
     at = (match.start(), match.start("exponents"), last, match.end() - 1)
     first, exponents, last, end = (int(place[one]) for one in at)
     return WrittenSoftmax(first, exponents, last, end + 1)
