@@ -471,26 +471,56 @@ def test_values_of_one_guard_are_one_reason(told: tuple[str, ...], said: str) ->
     assert again(*told).title == f"forward is compiled again 2 times: {said}"
 
 
-def limited(limit_at: float, versions: list[str | None]) -> Finding:
-    """Steps of 1 ms, each with the version of the code that it runs."""
+def limited(limit_at: float, versions: list[str | None], others: int = 0) -> Finding:
+    """Steps of 1 ms, each with the version of the code that it runs, of 3 ms without one."""
     maker = TraceMaker(base_ns=10**9)
+    at = 0
     for step, version in enumerate(versions):
-        at = 1000 * step
-        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        lasts = 1000 if version else 3000
+        maker.annotation(f"ProfilerStep#{step}", at, lasts)
         if version:
             maker.operator(f"Torch-Compiled Region: {version}", at + 10, 900)
-        maker.launch("k", start=at + 20, run=(at + 25, at + 100))
+        maker.launch("k", start=at + 20, run=(at + 25, at + lasts - 10))
+        at += lasts
     reason = "recompile_limit (8); 0/7: n == 3"
-    compile_event(maker, "recompile_limit", limit_at, limit_at + 5, reason=reason, compile_id="0/8")
-    return fallbacks(analyze(maker.build(detail="modules")))["recompile-limit"]
+    for place in range(1 + others):
+        more = {"reason": reason, "compile_id": f"{place}/8", "function": f"f{place}"}
+        compile_event(maker, "recompile_limit", limit_at, limit_at + 5, **more)
+    found = [f for f in analyze(maker.build(detail="modules")).findings if f.where.function == "f0"]
+    (limit,) = found
+    return limit
 
 
 def test_steps_after_the_recompile_limit_run_eagerly() -> None:
     found = limited(2010, ["0/6", "0/7", None, "0/7", "1/0", None])
-    assert (found.severity, found.steps) == ("warning", (2, 4, 5))
-    said = "forward is compiled no more, recompile_limit (8) was reached"
-    assert found.title == f"{said}: from step 2 on 3 of 4 steps ran it eagerly"
+    assert (found.severity, found.steps) == ("critical", (2, 4, 5))
+    said = "f0 is compiled no more, recompile_limit (8) was reached"
+    assert (
+        found.title == f"{said}: from step 2 on 3 of 4 steps ran it eagerly, 3 ms instead of 1 ms"
+    )
     assert "failed last: n == 3." in (found.advice or "")
+
+
+def test_steps_that_ran_compiled_tell_what_the_limit_costs() -> None:
+    found = limited(3010, ["0/6", "0/7", "0/7", None, None])
+    assert (found.cost_ns, found.gain_ns, found.ratio) == (4_000_000, 4_000_000, 4 / 9)
+    assert (found.detail["eager_ns"], found.detail["compiled_ns"]) == (3_000_000, 1_000_000)
+    assert "not known" not in found.advice
+
+
+@pytest.mark.parametrize(
+    ("versions", "others", "why"),
+    [
+        (["0/6", "0/7", None, None], 0, "2 steps ran the compiled code"),
+        (["0/6", "0/7", "0/7", None, None], 1, "other functions reached a limit"),
+    ],
+)
+def test_a_limit_whose_cost_is_not_known_says_why(
+    versions: list[str | None], others: int, why: str
+) -> None:
+    found = limited(3010, versions, others)
+    assert (found.severity, found.cost_ns, found.gain_ns) == ("warning", None, None)
+    assert f"What it costs is not known: {why}" in found.advice
 
 
 def test_a_limit_reached_before_the_recording_is_said() -> None:

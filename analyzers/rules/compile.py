@@ -14,6 +14,7 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import Longs, covered, union
+from tracer.analyzers.rules.eager_cost import EagerCost, eager_cost
 from tracer.analyzers.rules.judging import (
     counted,
     milliseconds,
@@ -22,7 +23,7 @@ from tracer.analyzers.rules.judging import (
     verdict,
 )
 from tracer.analyzers.rules.recompile_reasons import reasons_by_count
-from tracer.findings import Check, Finding, Where
+from tracer.findings import Check, Finding, Severity, Where
 
 RULE = "fallback.compile"
 _REGION = re.compile(r"Torch-Compiled Region: (\S+)")
@@ -30,6 +31,7 @@ _LONGEST_REASON = 160
 _MOST_REASONS = 8
 # The compiler tries a shape as it is and then makes it dynamic: one recompilation is its way.
 _USUAL_RECOMPILES = 1
+_SHARED = "other functions reached a limit, too"
 
 
 def judge_compile(context: Context, analysis: Analysis) -> RuleResult:
@@ -38,7 +40,7 @@ def judge_compile(context: Context, analysis: Analysis) -> RuleResult:
     found = [
         *_grouped(events, "graph_break", lambda rows: _break_finding(analysis, rows)),
         *_grouped(events, "recompile", lambda rows: _recompile_finding(context, analysis, rows)),
-        *_grouped(events, "recompile_limit", lambda rows: _limit_finding(context, analysis, rows)),
+        *_limits(context, analysis, events),
         *_grouped(events, "cudagraph_skip", lambda rows: _skip_finding(analysis, rows)),
     ]
     findings = tuple(finding for finding in found if finding is not None)
@@ -191,9 +193,19 @@ def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame)
     )
 
 
-def _limit_finding(context: Context, analysis: Analysis, rows: pd.DataFrame) -> Finding:
+def _limits(context: Context, analysis: Analysis, events: pd.DataFrame) -> list[Finding | None]:
+    limits = events[(events["kind"] == "recompile_limit").to_numpy()]
+    alone = len(limits.drop_duplicates(["file", "line", "function", "reason"])) == 1
+    return _grouped(
+        limits, "recompile_limit", lambda rows: _limit_finding(context, analysis, rows, alone)
+    )
+
+
+def _limit_finding(
+    context: Context, analysis: Analysis, rows: pd.DataFrame, alone: bool
+) -> Finding:
     """A function that the compiler compiles no more: what fits none of its versions runs eagerly.
-    What that costs is not known, as no such step ran compiled."""
+    Like steps with compiled code tell what that costs, unless it is not the only such function."""
     where, last = _where(rows), rows.iloc[-1]
     limit, _, guard = str(last["reason"]).partition("; ")
     failed = reasons_by_count([guard])[0].text
@@ -204,22 +216,47 @@ def _limit_finding(context: Context, analysis: Analysis, rows: pd.DataFrame) -> 
     called = not before or bool(ran)  # what was compiled earlier need not be called here
     eager = tuple(sorted(since - ran)) if called else ()
     when = " before this recording" if before else ""
+    cost = eager_cost(context, analysis, eager, ran) if alone else EagerCost(reason=_SHARED)
     return Finding(
         rule=RULE,
-        severity="warning" if eager else "info",
-        title=f"{title}{when}{_eagerly(eager, len(since))}",
+        severity=_limit_severity(analysis, eager, cost),
+        title=f"{title}{when}{_eagerly(eager, len(since))}{_slower(cost)}",
         count=len(rows),
+        cost_ns=cost.cost_ns,
+        ratio=ratio_of(cost.cost_ns, analysis),
         steps=eager,
         where=where,
-        detail={"cause": "recompile-limit", "limit": limit, "reason": failed},
+        detail={
+            "cause": "recompile-limit",
+            "limit": limit,
+            "reason": failed,
+            "eager_ns": cost.eager_ns,
+            "compiled_ns": cost.compiled_ns,
+            "gain_basis": "the median of like steps that ran the compiled code",
+        },
         advice=(
             "Calls that fit none of the compiled versions run eagerly from then on. Keep what the "
             "guards watch the same from call to call, or mark a dimension as dynamic "
             "(torch._dynamo.mark_dynamic, torch.compile(dynamic=True)); a higher "
             f"torch._dynamo.config.{limit.partition(' ')[0]} compiles each further version."
             + (f" The guard that failed last: {_shortened(failed)}." if failed else "")
+            + (f" What it costs is not known: {cost.reason}." if eager and cost.reason else "")
         ),
+        gain_ns=cost.cost_ns,
     )
+
+
+def _limit_severity(analysis: Analysis, eager: tuple[int, ...], cost: EagerCost) -> Severity:
+    if cost.cost_ns is None:
+        return "warning" if eager else "info"
+    return severity_of(cost.cost_ns, analysis)
+
+
+def _slower(cost: EagerCost) -> str:
+    """How long such a step takes, and like ones with compiled code."""
+    if cost.eager_ns is None or cost.compiled_ns is None:
+        return ""
+    return f", {milliseconds(cost.eager_ns)} instead of {milliseconds(cost.compiled_ns)}"
 
 
 def _steps_since(analysis: Analysis, time_ns: int) -> set[int]:
