@@ -29,7 +29,7 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
     held = work.module != NONE
     self_ns = _own_time(work, charged, size)
     own = np.bincount(work.module[held & inside & work.is_kernel], minlength=size)
-    kernels = _with_children(tree, own.astype(np.int64))
+    kernels = with_children(tree.parent, own.astype(np.int64))
     calls, host_ns = _calls(work)
     unseen = _unseen(work, roles, calls, kernels)
     return make_table(
@@ -39,7 +39,7 @@ def tabulate_modules(work: Work, roles: Roles, charged: Longs, inside: Flags) ->
             "type": tree.types,
             "role": roles.own,
             "parent": tree.parent,
-            "device_ns": _with_children(tree, self_ns),
+            "device_ns": with_children(tree.parent, self_ns),
             "self_device_ns": self_ns,
             "host_ns": np.where(unseen, NONE, host_ns),
             "calls": np.where(unseen, NONE, calls),
@@ -101,12 +101,18 @@ def _unseen(work: Work, roles: Roles, calls: Longs, kernels: Longs) -> Flags:
     return unseen
 
 
-def _with_children(tree: ModuleTree, own: Longs) -> Longs:
-    total = own.copy()
-    depth = np.array([len(tree.ancestors(row)) for row in range(own.size)], dtype=np.int64)
+def with_children(parent: Longs, own: Longs) -> Longs:
+    """The sums of modules with those of all modules inside them."""
+    total, above = own.copy(), parent.tolist()
+    depth = np.zeros(own.size, dtype=np.int64)
+    for row in range(own.size):
+        around = above[row]
+        while around != NONE:
+            depth[row] += 1
+            around = above[around]
     for row in np.argsort(-depth, kind="stable").tolist():
-        if tree.parent[row] != NONE:
-            total[tree.parent[row]] += total[row]
+        if above[row] != NONE:
+            total[above[row]] += total[row]
     return total
 
 
@@ -187,9 +193,7 @@ def summarise_phases(steps: pd.DataFrame, charges: pd.DataFrame | None) -> tuple
 
 
 def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame | None) -> Phase:
-    warm = steps["warmup"].to_numpy()
-    steady = chosen & ~warm if bool((chosen & ~warm).any()) else chosen
-    rows = np.flatnonzero(steady)
+    rows = steady_rows(steps, chosen)
     wall = steps["wall_ns"].to_numpy()[rows]
     return Phase(
         name=name or "step",
@@ -201,8 +205,14 @@ def _phase(name: str, steps: pd.DataFrame, chosen: Flags, charges: pd.DataFrame 
         groups=None if charges is None else _groups(charges, rows),
         wall_ns=int(wall.sum()),
         tokens_per_second=_tokens_per_second(steps, rows),
-        warmup_steps=int((chosen & ~steady).sum()),
+        warmup_steps=int(chosen.sum()) - int(rows.size),
     )
+
+
+def steady_rows(steps: pd.DataFrame, chosen: Flags) -> Longs:
+    """The steps that numbers of the chosen ones are about: without warm-up unless all are."""
+    steady = chosen & ~steps["warmup"].to_numpy()
+    return np.flatnonzero(steady if bool(steady.any()) else chosen)
 
 
 def _tokens_per_second(steps: pd.DataFrame, rows: Longs) -> float | None:

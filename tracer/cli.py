@@ -31,6 +31,7 @@ examples:
   tracer report trace.json.gz              report a PyTorch profiler trace or a saved run
   tracer report trace.json --json > r.json the same for programs
   tracer report runs/a --fail-on 'sync.*'  for continuous integration
+  tracer diff runs/a runs/b                before and after a change: what did it do?
 
 in a program:
   from tracer import trace
@@ -40,7 +41,7 @@ in a program:
 
 exit status:
   0  a report was made
-  1  a gate failed (--fail-on), or an export was not delivered whole
+  1  a gate failed (--fail-on, --max-slowdown), or an export was not delivered whole
   2  wrong usage
   3  no report could be made: nothing on stdout, one line on stderr says why
   4  a report was made, but the input was damaged or cut

@@ -7,7 +7,17 @@ from importlib import import_module
 from typing import Protocol, cast
 
 # In the order of the help. Each is a module of this package; none loads torch before it runs.
-COMMANDS: tuple[str, ...] = ("demo", "run", "report", "ranks", "open", "export", "doctor", "plan")
+COMMANDS: tuple[str, ...] = (
+    "demo",
+    "run",
+    "report",
+    "diff",
+    "ranks",
+    "open",
+    "export",
+    "doctor",
+    "plan",
+)
 
 
 class Command(Protocol):

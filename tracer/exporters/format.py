@@ -62,6 +62,18 @@ def duration_text(ns: float | None) -> str:
     return UNKNOWN if ns is None else scale_for(ns).with_unit(ns)
 
 
+def change_text(ns: float) -> str:
+    """`-0.38 ms`, `+12.0 us`: how much longer something takes."""
+    return f"{'+' if ns > 0 else ''}{duration_text(ns)}"
+
+
+def change_percent_text(ratio: float | None) -> str:
+    """`-12 %`, `+1.3 %`; `-` for a change of nothing."""
+    if ratio is None:
+        return UNKNOWN
+    return f"{'+' if ratio > 0 else '-' if ratio < 0 else ''}{percent_text(abs(ratio))}"
+
+
 def percent_text(ratio: float | None) -> str:
     """`57 %` for a sentence; below ten percent with one decimal."""
     if ratio is None:

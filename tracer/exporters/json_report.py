@@ -32,7 +32,7 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tracer": VERSION,
-        "source": _source(analysis),
+        "source": source_json(analysis),
         "integrity": _integrity(analysis),
         "facts": _facts(analysis),
         "window": _window(analysis),
@@ -95,7 +95,8 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def _source(analysis: Analysis) -> dict[str, Any]:
+def source_json(analysis: Analysis) -> dict[str, Any]:
+    """What was recorded, where."""
     meta = analysis.trace.meta
     return {
         "kind": meta.source_kind,

@@ -237,9 +237,9 @@ class Rounded:
         return time, "<0.1 %" if not share and ns else f"{share / 10:.1f} %"
 
 
-def rounded(level: Level) -> Rounded:
+def rounded(level: Level, scale: Scale | None = None) -> Rounded:
     """Times and shares of all groups and parts, rounded so that each level adds up."""
-    scale = table_scale(level.per_step(level.total_ns))
+    scale = scale or table_scale(level.per_step(level.total_ns))
     whole = round(level.per_step(level.total_ns) / scale.quantum_ns)
     return Rounded(level, scale, _divide(level, whole), _divide(level, _SHARE_QUANTA))
 

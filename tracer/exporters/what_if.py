@@ -18,11 +18,12 @@ def what_if(analysis: Analysis) -> list[dict[str, Any]]:
     step or window; `basis`, how the gain was found. Gains do not add up."""
     costs = [cost for cost in ranked_costs(analysis) if (cost.finding.gain_ns or 0) > 0]
     costs.sort(key=lambda cost: -(cost.finding.gain_ns or 0))
-    rows = [_row(analysis, cost) for cost in costs]
+    rows = [row_of(analysis, cost) for cost in costs]
     return [row for row in rows if not row["change"].startswith("Record again")]
 
 
-def _row(analysis: Analysis, cost: Cost) -> dict[str, Any]:
+def row_of(analysis: Analysis, cost: Cost) -> dict[str, Any]:
+    """The row of one finding."""
     finding, step_ns = cost.finding, _median_step(analysis, cost)
     known = {
         "change": instruction(finding.advice) if finding.advice else finding.title,

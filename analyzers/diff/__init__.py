@@ -1,0 +1,1 @@
+"""Two recordings compared: before and after a change."""

@@ -1,0 +1,87 @@
+"""Two recordings side by side: before and after a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.analysis import Analysis
+from tracer.analyzers.diff.alike import find_differences
+from tracer.analyzers.diff.findings import match_findings
+from tracer.analyzers.diff.steps import (
+    compare_phase,
+    compare_windows,
+    has_steps,
+    pair_phases,
+    phases_of,
+    told_phase,
+)
+from tracer.diff_analysis import DiffAnalysis, Difference, PhaseChange
+
+
+def compare(before: Analysis, after: Analysis) -> DiffAnalysis:
+    """What changed from one recording to the other: like with like, and what is not like."""
+    phases = _compared_phases(before, after)
+    differences = find_differences(before, after, phases)
+    only = _only(before, after)
+    return DiffAnalysis(
+        before=before,
+        after=after,
+        phases=phases,
+        only_before=only[0],
+        only_after=only[1],
+        differences=(*differences, *_unequal_phases(only, bool(phases)), *_unnamed(before, after)),
+        findings=match_findings(before, after),
+        reason="" if phases else _nothing_common(before, after),
+    )
+
+
+def _compared_phases(before: Analysis, after: Analysis) -> tuple[PhaseChange, ...]:
+    if not before.window.wall_ns or not after.window.wall_ns:
+        return ()
+    if not has_steps(before) or not has_steps(after):
+        return (compare_windows(before, after, "whole recordings"),)
+    return tuple(compare_phase(before, after, names) for names in pair_phases(before, after))
+
+
+def _only(before: Analysis, after: Analysis) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Phases of one side that are compared with none of the other."""
+    if not has_steps(before) or not has_steps(after):
+        return (), ()
+    pairs = pair_phases(before, after)
+    ours, theirs = ({names[side] for names in pairs} for side in (0, 1))
+    return (
+        tuple(name or "step" for name in phases_of(before) if name not in ours),
+        tuple(name or "step" for name in phases_of(after) if name not in theirs),
+    )
+
+
+def _unequal_phases(
+    only: tuple[tuple[str, ...], tuple[str, ...]], some_are_common: bool
+) -> tuple[Difference, ...]:
+    if not any(only):
+        return ()
+    told = {side: ", ".join(names) for side, names in zip("AB", only, strict=True)}
+    said = ", ".join(f"only {side} has {names}" for side, names in told.items() if names)
+    message = f"phases of steps: {said}"
+    return (Difference("diff.phases", message, only[0], only[1], not some_are_common),)
+
+
+def _unnamed(before: Analysis, after: Analysis) -> Iterator[Difference]:
+    """Steps of one side that are of no phase in particular are taken for those of the other."""
+    if not has_steps(before) or not has_steps(after):
+        return
+    for ours, theirs in pair_phases(before, after):
+        if ours != theirs:
+            told = told_phase((ours, theirs))
+            unsure = "B" if told == ours else "A"
+            said = (
+                f"whether the steps of {unsure} are {told} was not recorded: they are taken for it"
+            )
+            yield Difference("diff.phases", said, ours or None, theirs or None, breaks=False)
+
+
+def _nothing_common(before: Analysis, after: Analysis) -> str:
+    for name, analysis in (("A", before), ("B", after)):
+        if not analysis.window.wall_ns:
+            return f"nothing was recorded in {name}"
+    return "no phase of steps is common to both"

@@ -1,0 +1,164 @@
+"""`tracer diff A B`: what changed between two recordings, before and after a change."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracer.commands.exits import GATE_FAILED, PARTIAL
+from tracer.commands.heap import keep_freed_memory
+from tracer.commands.output import say, wants_color, write_report
+from tracer.errors import NotATraceError, UsageError
+
+if TYPE_CHECKING:
+    from tracer.analysis import Analysis
+    from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
+    from tracer.events import Trace
+
+NAME = "diff"
+HELP = (
+    "compare two recordings, before and after a change: steps, groups, modules, kernels, findings"
+)
+
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_MOST_NAMED = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `tracer diff`."""
+    what = "a saved run or a PyTorch trace (.json, .json.gz)"
+    parser.add_argument("before", metavar="A", help=f"the recording before the change: {what}")
+    parser.add_argument("after", metavar="B", help="the recording after it")
+    parser.add_argument("--json", action="store_true", help="JSON, schema tracer.diff/1")
+    parser.add_argument(
+        "--max-slowdown",
+        metavar="P%",
+        help="exit with 1 when the step of a phase (without steps: the recording) takes so much "
+        "longer in B, for example 5%%",
+    )
+    parser.add_argument(
+        "--capture",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="a recording (or a directory of them) in which the graphs replayed here were captured",
+    )
+    parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what changed; returns the exit status."""
+    allowed = None if args.max_slowdown is None else parse_percent(args.max_slowdown)
+    keep_freed_memory()
+    diff = compare_paths(args.before, args.after, args.capture)
+    write_report(_as_json(diff) if args.json else _as_text(diff, args.width))
+    return exit_status(diff, allowed)
+
+
+def parse_percent(text: str) -> Fraction:
+    """`5%` as a share. The sign is asked for: 0.05 could be meant either way."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--max-slowdown {text}: write a percentage, for example 5%")
+    return Fraction(match[1]) / 100
+
+
+def compare_paths(before: str, after: str, captures: Sequence[str]) -> DiffAnalysis:
+    """Read both recordings, which must be one each, and compare them."""
+    from tracer.analyzers.diff.compare import compare
+    from tracer.commands.report import read_captures
+
+    places = _one_recording("A", before), _one_recording("B", after)
+    captured = read_captures(captures)
+    return compare(*(_analyse(place, captured) for place in places))
+
+
+def _one_recording(side: str, path: str) -> Path:
+    """The one recording at a path; other files may lie beside it."""
+    from tracer.sources import find_sources
+
+    found = find_sources(Path(path))
+    if len(found) == 1:
+        return found[0]
+    found = [place for place in found if _may_be_recording(place)]
+    if not found:
+        raise NotATraceError(f"{side} {path}: no recording in this directory")
+    if len(found) == 1:
+        return found[0]
+    named = ", ".join(place.name for place in found[:_MOST_NAMED])
+    more = ", …" if len(found) > _MOST_NAMED else ""
+    raise UsageError(
+        f"{side} {path}: holds {len(found)} recordings ({named}{more}); give one of them, of "
+        "several ranks the same one on both sides"
+    )
+
+
+def _may_be_recording(place: Path) -> bool:
+    from tracer.collectors.sniff import sniff
+    from tracer.commands.report import is_empty_file
+
+    if place.is_dir():
+        return True
+    return not is_empty_file(place) and sniff(place).reader is not None
+
+
+def _analyse(place: Path, captures: Sequence[Trace]) -> Analysis:
+    from tracer.commands.report import analyse_source
+
+    return analyse_source(place, captures)
+
+
+def _as_text(diff: DiffAnalysis, width: int | None) -> str:
+    from tracer.exporters.diff_text import render_diff
+
+    return render_diff(diff, width=width, color=wants_color())
+
+
+def _as_json(diff: DiffAnalysis) -> str:
+    from tracer.exporters.diff_json import to_diff
+    from tracer.exporters.json_report import report_text
+
+    return report_text(to_diff(diff))
+
+
+def exit_status(diff: DiffAnalysis, allowed: Fraction | None) -> int:
+    """0, 1 when B is slower by more than is allowed, 4 when an input was damaged or cut."""
+    if allowed is not None and _too_slow(diff, allowed):
+        return GATE_FAILED
+    return PARTIAL if diff.before.damaged or diff.after.damaged else 0
+
+
+def _too_slow(diff: DiffAnalysis, allowed: Fraction) -> bool:
+    """Whether the gate fails; says where, and what could not be judged."""
+    from tracer.exporters.diff_verdict import slow_words
+
+    slow = [
+        slow_words(change, measure)
+        for change in diff.phases
+        for measure in _judged(change)
+        if is_slower(measure, allowed)
+    ]
+    for words in slow:
+        say(f"--max-slowdown {float(100 * allowed):g}%: {words}")
+    against = [difference.message for difference in diff.differences if difference.breaks]
+    if not diff.phases:
+        say(f"--max-slowdown was not checked: {diff.reason}")
+    elif against:
+        say(f"--max-slowdown was checked, though not like with like: {'; '.join(against)}")
+    return bool(slow)
+
+
+def _judged(change: PhaseChange) -> list[Measure]:
+    """The step, and where steps are calls in a loop what it takes from one to the next."""
+    if change.turn is None or not change.turn_counts:
+        return [change.step]
+    return [change.turn] if change.like_turns else [change.step, change.turn]
+
+
+def is_slower(measure: Measure, allowed: Fraction) -> bool:
+    """Whether it takes longer by more than this share of what it took."""
+    return measure.change_ns > allowed * measure.before_ns

@@ -1,0 +1,261 @@
+"""What changed, in two or three sentences: the answer before all tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
+from tracer.exporters.advice import IDLE_NAMES
+from tracer.exporters.claims import GROUP_NAMES, part_name
+from tracer.exporters.diff_findings import CostChange, Prediction
+from tracer.exporters.diff_levels import Bucket, buckets_of, leading, words_of
+from tracer.exporters.format import (
+    change_percent_text,
+    change_text,
+    duration_text,
+    percent_text,
+    scale_for,
+)
+from tracer.exporters.names import inert, where_text
+from tracer.exporters.words import capital, small
+
+# A part is told that makes up so much of the change, at most so many.
+_TOLD_RATIO, _MOST_TOLD = 0.1, 3
+# Groups that are told by part: these have little in common.
+_BY_PART = ("overhead", "other")
+_BETWEEN = "between the steps"
+# A change below this share of a step is told of no part.
+_SMALLEST_RATIO = 0.005
+# A finding is told that changed by this share of the step.
+_FINDING_RATIO = 0.1
+# What the idle of a cause, or the time of a group, is made longer by.
+_PLACES = {
+    "fallback.attention": "attention",
+    "fallback.moe": "ffn",
+    "sync.hidden": "sync",
+    "sync.explicit": "sync",
+    "sync.allocator": "allocator",
+    "gap.launch_bound": "launch",
+    "gap.host": "host",
+    "gap.input": "input",
+    "gap.gc": "gc",
+    "gap.compile": "compile",
+    "warmup.first_use": "compile",
+    "transfer.repeated_weights": "transfer",
+    "comm.exposed": "communication",
+    "comm.same_stream": "communication",
+    "fallback.communication": "communication",
+}
+
+
+def diff_verdict(diff: DiffAnalysis, costs: Sequence[CostChange]) -> str:
+    """Whether B is faster, by what, and whether that was promised."""
+    if not diff.phases:
+        return f"A and B cannot be compared: {_why_not(diff)}."
+    main, *others = diff.phases
+    sentences = [f"{_answer(main)}{_parts_clause(main, costs)}."]
+    sentences += [_second(change) for change in others]
+    sentences += _other_findings(main, costs)
+    sentences += _promise(costs) if diff.comparable else ()
+    return " ".join((*_caution(diff), *sentences))
+
+
+def _why_not(diff: DiffAnalysis) -> str:
+    told = [inert(d.message) for d in diff.differences if d.rule == "diff.phases"]
+    return "; ".join((diff.reason, *told))
+
+
+def _caution(diff: DiffAnalysis) -> Iterator[str]:
+    """What stands against the comparison is said before its answer."""
+    against = [inert(d.message).rstrip(".") for d in diff.differences if d.breaks]
+    if against:
+        more = f", and {len(against) - 1} more below" if len(against) > 1 else ""
+        yield f"Not like with like ({against[0]}{more})."
+
+
+def _answer(change: PhaseChange) -> str:
+    measure, turn = leading(change)
+    words = words_of(change)
+    apart = " from start to start" if turn else ""
+    times = _times(measure)
+    if not measure.change_ns:
+        took = duration_text(measure.after_ns)
+        return f"Nothing changed: {words.one}{apart} takes {took} in A and in B"
+    if measure.within_scatter:
+        percent, limit = (
+            change_percent_text(measure.change_ratio),
+            duration_text(measure.scatter_ns),
+        )
+        text = f"No change beyond the scatter of the steps: {words.one}{apart} {times} ({percent})"
+        return f"{text}, where up to {limit} may be chance"
+    each = f" {words.one}" if change.phase is not None else ""
+    aside = [_unsure(measure), f"the step itself {_times(change.step)}" if turn else ""]
+    return f"B is {_faster(measure)}{each}{apart}: {times}{_in_brackets(*aside)}"
+
+
+def _unsure(measure: Measure) -> str:
+    return measure.reason if measure.scatter_ns is None else ""
+
+
+def _in_brackets(*asides: str) -> str:
+    said = "; ".join(aside for aside in asides if aside)
+    return f" ({said})" if said else ""
+
+
+def _faster(measure: Measure) -> str:
+    """`12 % faster`, by how much less time it takes; `3.1 times as slow`."""
+    ratio = measure.change_ratio
+    if ratio is None:
+        return "slower"
+    if ratio >= 1:
+        times = 1 + ratio
+        return f"{times:.1f} times as slow" if times < 100 else f"{times:,.0f} times as slow"
+    return f"{percent_text(abs(ratio))} {'faster' if ratio < 0 else 'slower'}"
+
+
+def _times(measure: Measure) -> str:
+    """`4.10 -> 3.62 ms`."""
+    before, after = measure.before_ns, measure.after_ns
+    scale = scale_for(min(before, after) or max(before, after))
+    if max(before, after) >= 1000 * scale.unit_ns:
+        return f"{duration_text(before)} -> {duration_text(after)}"
+    return f"{scale.text(before)} -> {scale.with_unit(after)}"
+
+
+def _second(change: PhaseChange) -> str:
+    """Another phase in short."""
+    measure, turn = leading(change)
+    words = words_of(change)
+    text = f"{capital(words.one)}{' from start to start' if turn else ''} {_times(measure)}"
+    if not measure.change_ns:
+        return f"{capital(words.one)} takes {duration_text(measure.after_ns)} in both."
+    if measure.within_scatter:
+        return f"{text}, within the scatter of the steps."
+    return f"{text}, {_faster(measure)}{_in_brackets(_unsure(measure))}."
+
+
+def slow_words(change: PhaseChange, measure: Measure) -> str:
+    """Why a gate fails: how much longer a step takes, and whether that may be chance."""
+    one = words_of(change).one + (" from start to start" if measure is change.turn else "")
+    text = f"{one} is {_faster(measure)} in B, {_times(measure)}"
+    return f"{text}, within the scatter of the steps" if measure.within_scatter else text
+
+
+# --- what it went to -----------------------------------------------------------------------------
+
+
+def _parts_clause(change: PhaseChange, costs: Sequence[CostChange]) -> str:
+    told = [_part_words(change, bucket, costs) for bucket in told_parts(change)]
+    return f"; {', '.join(told)}" if told else ""
+
+
+def told_parts(change: PhaseChange) -> list[Bucket]:
+    """The groups of work, copies and causes of idle that changed most, beyond their scatter."""
+    step = max(change.step.before_ns, change.step.after_ns, 1) * _devices(change)
+    candidates = [b for b in buckets_of(change) if bool(b.part) == (b.group in _BY_PART)]
+    candidates = [b for b in candidates if not scatters(change, b)] + between_steps(change)
+    largest = max((abs(bucket.change_ns) for bucket in candidates), default=0)
+    limit = max(_TOLD_RATIO * largest, _SMALLEST_RATIO * step)
+    told = [bucket for bucket in candidates if abs(bucket.change_ns) >= limit]
+    return sorted(told, key=lambda bucket: -abs(bucket.change_ns))[:_MOST_TOLD]
+
+
+def scatters(change: PhaseChange, bucket: Bucket) -> bool:
+    """Whether the change may be chance: that of what is shown, or that of the median, or where few
+    steps alone make the difference."""
+    median = change.medians.get((bucket.group, bucket.part))
+    if median is None or median.scatter_ns is None:
+        return False
+    few = 2 * abs(median.change_ns) < abs(bucket.change_ns)
+    return few or abs(bucket.change_ns) <= median.scatter_ns or bool(median.within_scatter)
+
+
+def between_steps(change: PhaseChange) -> list[Bucket]:
+    """What runs between the steps, where the answer is from start to start."""
+    sides = (change.before, change.after)
+    if not leading(change)[1] or not all(side.followed for side in sides):
+        return []
+    ours, theirs = (round(side.between_ns / side.followed) for side in sides)
+    return [Bucket(_BETWEEN, "", ours * _devices(change), theirs * _devices(change))]
+
+
+def _devices(change: PhaseChange) -> int:
+    return max(change.before.devices, change.after.devices, 1)
+
+
+def _part_words(change: PhaseChange, bucket: Bucket, costs: Sequence[CostChange]) -> str:
+    name = bucket_name(bucket, change.after.devices)
+    devices = _devices(change)
+    told = f"{name} {change_text(bucket.change_ns / devices)}"
+    cause = _cause_of(bucket, costs)
+    return f"{told} ({cause})" if cause else told
+
+
+def bucket_name(bucket: Bucket, devices: int) -> str:
+    """A group, or a part of the overhead or of other work, in words."""
+    if bucket.part == "host" and not devices:
+        return "time outside operators"
+    if bucket.part == "transfer":
+        return "copies between host and GPU"
+    if bucket.part == "unattributed":
+        return "work without a role"
+    if bucket.part:
+        return IDLE_NAMES.get(bucket.part, part_name(bucket.part))
+    return GROUP_NAMES.get(bucket.group, bucket.group)
+
+
+def _cause_of(bucket: Bucket, costs: Sequence[CostChange]) -> str:
+    """The finding that went or came with the change, where one fits."""
+    status = "gone" if bucket.change_ns < 0 else "new"
+    place = bucket.part or bucket.group
+    for row in costs:
+        finding = row.change.finding
+        fits = place == _BETWEEN if row.between else _PLACES.get(finding.rule) == place
+        if row.change.status == status and fits and finding.severity != "info":
+            return f"{status}: {_title(row)}"
+    return ""
+
+
+def _title(row: CostChange) -> str:
+    """The title up to its reasons, and the line."""
+    finding = row.change.finding
+    first, *more = inert(finding.title).rstrip(".").split(": ")
+    title = small(first if " " in first or not more else more[0])  # not the phase alone
+    where = finding.where
+    place = where_text(where) if where.file is not None else ""
+    return f"{title}, at {place.partition(', ')[0]}" if place else title
+
+
+def _other_findings(change: PhaseChange, costs: Sequence[CostChange]) -> Iterator[str]:
+    """The largest finding that went or came and that no part was told with."""
+    named = {(bucket.part or bucket.group, bucket.change_ns < 0) for bucket in told_parts(change)}
+    for row in costs:
+        status, finding = row.change.status, row.change.finding
+        if status not in ("gone", "new") or finding.severity == "info":
+            continue
+        place = _BETWEEN if row.between else _PLACES.get(finding.rule, "")
+        if (place, status == "gone") in named:
+            continue
+        if row.each_step and abs(row.change_ns or 0) < _FINDING_RATIO * change.step.before_ns:
+            continue
+        yield f"{capital(status)} in B: {_title(row)}."
+        return
+
+
+def _promise(costs: Sequence[CostChange]) -> Iterator[str]:
+    """What A's report said that the change would gain, and what it did."""
+    promised = [row.prediction for row in costs if row.prediction is not None]
+    if promised:
+        yield f"{promise_text(max(promised, key=lambda p: p.predicted_gain_ns))}."
+
+
+def promise_text(prediction: Prediction) -> str:
+    """Predicted and measured side by side."""
+    apart = " from start to start" if prediction.turn else ""
+    predicted = f"A's report predicted {duration_text(prediction.predicted_ns)} a step{apart}"
+    predicted += f" ({change_text(-prediction.predicted_gain_ns)})"
+    measured = f"B measures {duration_text(prediction.measured_ns)}"
+    measured += f" ({change_text(-prediction.measured_gain_ns)})"
+    more = prediction.among - 1
+    also = f", with {more} more of its findings gone" if more else ""
+    return f"{predicted}, {measured}{also}"
