@@ -18,6 +18,7 @@ from tracer.analyzers.rules.compile import judge_compile
 from tracer.analyzers.rules.cpu import judge_cpu_pauses
 from tracer.analyzers.rules.cpu_compile import judge_cpu_compiling
 from tracer.analyzers.rules.device import judge_throttling
+from tracer.analyzers.rules.evaluation import judge_evaluation
 from tracer.analyzers.rules.gaps import judge_gaps
 from tracer.analyzers.rules.matmul import judge_matmul
 from tracer.analyzers.rules.memory import judge_memory
@@ -43,6 +44,7 @@ RULES: tuple[Rule, ...] = (
     judge_compile,
     judge_memory,
     judge_throttling,
+    judge_evaluation,
 )
 
 

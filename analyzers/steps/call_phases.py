@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analyzers.facts.host import BACKWARD_NODE
+from tracer.analyzers.facts.modules import is_further_root
 from tracer.analyzers.intervals import Longs
 from tracer.events import Trace
 
@@ -102,20 +103,32 @@ def _continued(calls: Sequence[Call]) -> set[int]:
 
 
 def _evaluations(calls: Sequence[Call], learning: Longs) -> dict[int, bool]:
-    """Calls outside a generation that learn nothing, of a class of models that learns; and whether
-    the mode that they are in says so, too."""
+    """Calls outside a generation that learn nothing, of a model that learns or one of its class;
+    and whether the mode that they are in says so, too."""
     if not learning.size:
         return {}
     learned = _learned(calls, learning)
-    learn = {call.type for call, learns in zip(calls, learned, strict=True) if learns}
-    switch = {c.root for c, learns in zip(calls, learned, strict=True) if learns and c.trains == 1}
+    learners = [call for call, learns in zip(calls, learned, strict=True) if learns]
+    switch = {call.root for call in learners if call.trains == 1}
+    alike: dict[tuple[str, str], bool] = {}
     found: dict[int, bool] = {}
     for i, call in enumerate(calls):
-        outside = call.generation < 0 and call.cached != 1 and call.type in learn
-        aside = call.trains == 0 and call.root in switch and not learned[i]
+        outside = call.generation < 0 and call.cached != 1 and not learned[i]
+        aside = call.trains == 0 and call.root in switch
+        kind = call.root, call.type
         if outside and (aside or call.graded == 0):
-            found[i] = aside
+            if kind not in alike:
+                alike[kind] = any(_is_of(call, learner) for learner in learners)
+            if alike[kind]:
+                found[i] = aside
     return found
+
+
+def _is_of(call: Call, learner: Call) -> bool:
+    """Whether a call is one of the same class of models, or of the model within the other."""
+    if call.type == learner.type or call.root.startswith(f"{learner.root}."):
+        return True
+    return not learner.root and not is_further_root(call.root, call.type)
 
 
 def _learned(calls: Sequence[Call], learning: Longs) -> list[bool]:

@@ -323,7 +323,7 @@ class ModuleRanges:
     def _count(self, module: nn.Module) -> None:
         if self._writes or self._narrow:
             return
-        self._root_types.add(type(module))
+        self._root_types |= {type(module), type(module_tree.innermost(module))}
         self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         if self._counts[id(module)] >= self.CALLS_BEFORE_NARROWING:
             self._narrow_to_roots()

@@ -53,6 +53,21 @@ def unwrap(module: nn.Module) -> nn.Module:
     return module
 
 
+def innermost(module: nn.Module) -> nn.Module:
+    """The model that a module is around, whoever wrote it: an evaluation may call that one. What is
+    around has no weights of its own, and one child with any."""
+    module = unwrap(module)
+    while not module._parameters:
+        weighty = [
+            child for _, child in children_of(module) if next(child.parameters(), None) is not None
+        ]
+        # The building blocks of torch are what models are made of.
+        if len(weighty) != 1 or type(weighty[0]).__module__.startswith("torch.nn."):
+            break
+        module = unwrap(weighty[0])
+    return module
+
+
 def _wrapped(module: nn.Module) -> nn.Module | None:
     if not module._modules:
         return None

@@ -23,6 +23,7 @@ RULES: tuple[str, ...] = (
     "gap.gc",
     "gap.compile",
     "warmup.first_use",
+    "loop.evaluation",
     "fallback.attention",
     "fallback.matmul",
     "fallback.quantized_matmul",

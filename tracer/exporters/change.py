@@ -20,9 +20,10 @@ from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
 from tracer.exporters.traced import turn_ns
 from tracer.exporters.words import capital, level_words, pair_of, small
+from tracer.findings import Finding
 
 # A finding below this share of the window is not what to change first.
-_WORTH_RATIO = 0.03
+WORTH_RATIO = 0.03
 # A finding that is this much of what dominates is the change; a smaller one comes second.
 _SOLVES_RATIO = 0.25
 # A second finding is named from this share of the window on.
@@ -38,7 +39,7 @@ _HEAVY_PARTS = frozenset(("projection", "core", "experts", "lm_head"))
 # How sentences begin that tell what to do.
 _INSTRUCTION = re.compile(
     r"(?:Add|Allow|Allocate|Ask|Avoid|Build|Call|Cast|Change|Check|Choose|Collect|Compare|Compile"
-    r"|Compute|Convert|Copy|Disable|Do|Enable|Fix|Free|Freeze|Fuse|Give|Increase|Install|Keep"
+    r"|Compute|Convert|Copy|Disable|Do|Enable|Evaluate|Fix|Free|Freeze|Fuse|Give|Increase|Install|Keep"
     r"|Launch|Leave|Let|Load|Lower|Make|Mark|Measure|Move|Overlap|Pad|Pass|Pin|Place|Prefer|Prepare"
     r"|Put|Quantize|Raise|Read|Record|Reduce|Remove|Replace|Replay|Run|See|Send|Set|Split|Start"
     r"|Store|Take|Try|Turn|Upgrade|Use|Wait|Warm|Write)\b"
@@ -62,7 +63,7 @@ def change_sentence(analysis: Analysis, level: Level, shown: Level) -> str:
     in the middle where the mean step does not stand for all."""
     if not claims(level)[0].ns:
         return ""
-    best = largest_gain(analysis, _WORTH_RATIO)
+    best = largest_gain(analysis, WORTH_RATIO)
     told = "" if best is None else _finding_sentence(analysis, shown, best)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
@@ -81,12 +82,16 @@ def _finding_sentence(analysis: Analysis, shown: Level, cost: Cost) -> str:
     return text + _gain_clause(analysis, shown, cost)
 
 
+def placed(finding: Finding) -> str:
+    """The title of a finding with its place, as the start of a sentence."""
+    where, text = finding.where, capital(inert(finding.title).rstrip("."))
+    known = where.file is not None and where.line is not None
+    return f"{text} at {inert(where.file or '')}:{where.line}" if known else text
+
+
 def _title(cost: Cost, shown: Level) -> str:
-    """The title of a finding with its place and cost."""
-    where = cost.finding.where
-    text = capital(inert(cost.finding.title).rstrip("."))
-    if where.file is not None and where.line is not None:
-        text += f" at {inert(where.file)}:{where.line}"
+    """The same with its cost."""
+    text = placed(cost.finding)
     if cost.finding.cost_ns is not None:
         text += f" (costs {_amount(cost, cost.finding.cost_ns, shown)}{_apart(cost)})"
     return text

@@ -12,6 +12,8 @@ from tracer.exporters.levels import Level
 from tracer.exporters.traced import turns_ns
 from tracer.findings import SEVERITIES, Finding
 
+# Rules on what a loop does beside its steps: such a cost is told as a whole.
+_OF_THE_LOOP = ("loop.",)
 # A step is not shorter without what lies between steps, which counts from this share of a cost on.
 NOTABLE_BETWEEN_RATIO = 0.1
 
@@ -20,8 +22,8 @@ NOTABLE_BETWEEN_RATIO = 0.1
 class Cost:
     """A finding, as a mean over the `of_steps` steps of the phases it touches.
 
-    `of_steps` is 0 when the finding belongs to no step or to warm-up alone, or costs more than its
-    steps last: then the times are those of the window.
+    `of_steps` is 0 when the finding belongs to no step, to the loop or to warm-up alone, or costs
+    more than its steps last: then the times are those of the window.
     """
 
     finding: Finding
@@ -63,6 +65,8 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     warmup = analysis.steps["warmup"].to_numpy()
     if touched and warmup[touched].all() and not warmup.all():
         return Cost(finding, 0, names, in_warmup=True)
+    if finding.rule.startswith(_OF_THE_LOOP):
+        return Cost(finding, 0, names)
     steady = alike & ~warmup
     chosen = steady if bool(steady[touched].all()) else alike
     lasting = int(turns_ns(analysis)[chosen].sum())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis import Analysis, Phase
+from tracer.exporters.change import WORTH_RATIO, instruction, placed
+from tracer.exporters.costs import largest_gain
 from tracer.exporters.format import duration_text, percent_text
 from tracer.exporters.names import inert
 from tracer.exporters.spread import find_spread, spread_sentence
@@ -23,6 +25,7 @@ def light_sentences(analysis: Analysis) -> Iterator[str]:
         spread = find_spread(analysis, phases[0].name)
         yield "" if spread is None else spread_sentence(analysis, spread)
         yield _other_phases(phases)
+    yield _change(analysis)
     yield outside_sentence(analysis)
     yield _next(analysis)
 
@@ -65,6 +68,14 @@ def _other_phases(phases: list[Phase]) -> str:
     slowest = max(phases, key=lambda phase: phase.median_ns or 0)
     each = f"{phase_words(slowest.name, slowest.steps).one} with {duration_text(slowest.median_ns)}"
     return f"Of the time in steps {', '.join(shares)}; the longest is {each}."
+
+
+def _change(analysis: Analysis) -> str:
+    """What the steps and calls alone tell to change."""
+    best = largest_gain(analysis, WORTH_RATIO)
+    if best is None:
+        return ""
+    return f"{placed(best.finding)}. {instruction(inert(best.finding.advice))}"
 
 
 def _name(phase: Phase) -> str:
