@@ -20,6 +20,8 @@ from tracer.events import KIND_CODE, Trace
 
 # `FSDP::all_gather (model.layers.0)`.
 _SHARDED = re.compile(r"FSDP::.* \(([\w.]+)\)$")
+# The end of a backward pass at a parameter, and the range of the engine around it and its hooks.
+_GRADIENT = "torch::autograd::AccumulateGrad"
 _HOST_COPIES = ("host_to_device", "device_to_host")
 
 
@@ -42,6 +44,8 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
     module = np.where(of_node == NONE, compiled.module, of_node)
     sharded = _sharded_module(host, tree, site)
     module = np.where(sharded == NONE, module, sharded)
+    classes = _classes(trace, host, event, site, cpu_only)
+    of_many = _sums_of_buckets(host, site, (classes == COLLECTIVE) & (sharded == NONE))
     return Work(
         trace,
         host,
@@ -50,11 +54,11 @@ def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree)
         event,
         site,
         launch,
-        _classes(trace, host, event, site, cpu_only),
+        classes,
         cpu_only,
         replays.site != NONE,
         replays.notes + compiled.notes,
-        Hints(replays.node, compiled, module),
+        Hints(replays.node, compiled, module, of_many),
     )
 
 
@@ -69,6 +73,16 @@ def _sharded_module(host: Host, tree: ModuleTree, site: Longs) -> Longs:
     ranges = trace.named(_SHARDED.match, "annotation", "operator")
     around = take(host.nearest(ranges), site)
     return take(rows, take(trace.name_codes.astype(np.int64), around))
+
+
+def _sums_of_buckets(host: Host, site: Longs, collective: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Collectives that begin as gradients come in, and fewer than these: each is for the gradients
+    of several parameters (a bucket of DDP), and begins with whichever of them comes last."""
+    gradients = host.trace.named(lambda name: name.endswith(_GRADIENT), "operator", "annotation")
+    around = host.outermost(gradients)
+    sums: NDArray[np.bool_] = collective & (take(around, site) != NONE)
+    count = np.count_nonzero(gradients & (around == np.arange(around.size)))
+    return sums if np.count_nonzero(sums) < count else np.zeros(site.size, dtype=bool)
 
 
 def _module_of_node(trace: Trace, tree: ModuleTree, node: Longs) -> Longs:

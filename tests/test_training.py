@@ -107,6 +107,35 @@ def test_fsdp_names_the_module_that_it_gathers() -> None:
     assert analysis.modules["path"].iloc[int(analysis.work["module"].iloc[0])] == "model.layers.1"
 
 
+def owners_of_sums(summed: list[bool]) -> list[str]:
+    """Modules of the all-reduces that begin with the gradients of three modules, in order."""
+    maker = TraceMaker()
+    for place, path in enumerate(("head", "block", "emb")):
+        maker.module(path, "Linear", 100 * place, 90)
+        forward = maker.operator("aten::mm", 100 * place + 10, 50)
+        maker.side("sequences", forward, sequence=place, forward_thread=0)
+    for place, sums in enumerate(summed):
+        at = 1000 + 100 * place
+        engine = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+        for name, length in ((engine, 90), ("torch::autograd::AccumulateGrad", 20)):
+            row = maker.operator(name, at, length, tid=2)
+            maker.side("sequences", row, sequence=place, forward_thread=1)
+        if sums:
+            maker.operator("c10d::allreduce_", at + 40, 10, tid=2)
+            maker.annotation("gloo:all_reduce", at + 50, 30, tid=3)
+    analysis = analyze(maker.build())
+    paths = [*analysis.modules["path"].astype(str), ""]
+    return [paths[row] for row in analysis.collectives["module"].tolist()]
+
+
+def test_a_sum_of_a_bucket_of_gradients_is_of_no_module() -> None:
+    assert owners_of_sums([False, True, True]) == ["", ""]
+
+
+def test_a_sum_of_each_gradient_is_of_its_module() -> None:
+    assert owners_of_sums([True, True, True]) == ["head", "block", "emb"]
+
+
 @pytest.mark.parametrize("name", ["train_lora_4layer", "qlora_nf4_train"])
 def test_recorded_training_is_told_apart(shared: Path, name: str) -> None:
     analysis = analysis_of(shared / "h200" / f"{name}.json.gz")

@@ -25,12 +25,13 @@ _UNKNOWN = describe("")
 
 @dataclass(frozen=True)
 class Hints:
-    """What tables beside the events tell of work: the row of `captured_nodes` (-1: of none), what
-    compiled code called, and the module (row of the tree) that follows."""
+    """What tables and ranges tell of work: the row of `captured_nodes` (-1: of none), what compiled
+    code called, the module (row of the tree) that follows, and whether it is of many modules."""
 
     node: Longs
     compiled: CompiledWork
     module: Longs
+    of_many: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,12 @@ class Work:
 
     @cached_property
     def module_event(self) -> Longs:
-        """The module range it lies in; backward work lies where its forward operator did."""
+        """The module range it lies in; backward work lies where its forward operator did. What is
+        for many modules lies in none."""
         own = take(self.tree.range_event, self.site)
         own = np.where(own == NONE, take(self.tree.range_event, self.operator), own)
-        return np.where(own == NONE, take(self.tree.range_event, self.forward), own)
+        own = np.where(own == NONE, take(self.tree.range_event, self.forward), own)
+        return own if self.hints is None else np.where(self.hints.of_many, NONE, own)
 
     @cached_property
     def module(self) -> Longs:
