@@ -31,8 +31,10 @@ from tracer.events import SIDE_TABLES, make_table
 # mostly the interpreter's change of hands.
 INTERVAL_S = 0.01
 _DENSE_LOOKS = 30
-# Looking takes at most this share of the clock: a look that takes longer comes less often.
+# Looking takes at most this share of the clock: a look that takes longer comes less often. The
+# program waits about as long again for the interpreter to change hands, which no clock here shows.
 _MOST_COST = 0.004
+_WITH_CHANGES = 2
 _LIMIT = 200_000
 _PROMPT_S = 0.001
 _OUR_THREADS = "tracer-"
@@ -92,7 +94,7 @@ class StackSamples:
                 self._look()
             spent_s, looks = time.thread_time() - before_s, looks + 1
             usual_s = self._interval_s * 2 ** min(looks // _DENSE_LOOKS, 2)
-            wait_s = max(usual_s, spent_s / _MOST_COST)
+            wait_s = max(usual_s, _WITH_CHANGES * spent_s / _MOST_COST)
             due_s = time.monotonic() + wait_s
 
     def _look(self) -> None:
