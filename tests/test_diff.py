@@ -387,6 +387,15 @@ def test_a_side_without_a_breakdown_is_compared_by_its_steps() -> None:
     assert "WHERE THE TIME GOES" not in render_diff(diff)
 
 
+def test_what_one_side_did_not_record_is_neither_gone_nor_new() -> None:
+    blind = replace(unusable_analysis(), checks=(Check("sync.hidden", "clear"),))
+    seen = replace(traced(BASE), findings=(wait(),))
+    diff = compare(seen, blind)
+    assert diff.phases[0].kernels == diff.phases[0].modules == ()
+    assert [change.status for change in diff.findings] == ["not_checked"]
+    assert blind.breakdown_reason in render_diff(diff, width=160)
+
+
 # --- findings ------------------------------------------------------------------------------------
 
 

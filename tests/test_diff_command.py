@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.test_cli import run_in_process, write_trace
+from tests.test_graph_maps import captured, replayed
 from tracer import cli
+from tracer.analyzers.graphs.maps import only_maps
 from tracer.commands.diff import is_slower, parse_percent
 from tracer.diff_analysis import Measure
 from tracer.errors import UsageError
@@ -140,6 +142,18 @@ def test_damaged_input_is_4_and_a_gate_comes_first(pair: tuple[str, str], capsys
     assert cli.main(["diff", *pair]) == 4
     assert "Not like with like (B is damaged, cut or incomplete)" in capsys.readouterr().out
     assert cli.main(["diff", *pair, "--max-slowdown", "1%"]) == 1
+
+
+def test_captures_of_graphs_are_taken_from_beside(tmp_path: Path, capsys: Capture) -> None:
+    save_run(only_maps(captured()), tmp_path / "warmup")
+    save_run(replayed(4), tmp_path / "run")
+    told = []
+    for options in ([], ["--capture", str(tmp_path / "warmup")]):
+        paths = [str(tmp_path / "run")] * 2
+        assert cli.main(["diff", *paths, "--json", *options]) == 0
+        (phase,) = json.loads(capsys.readouterr().out)["phases"]
+        told.append(phase["breakdown"]["groups"]["attention"]["before_ns"])
+    assert told[0] == 0 < told[1]
 
 
 def test_the_command_loads_no_torch(pair: tuple[str, str]) -> None:

@@ -121,6 +121,17 @@ def test_pairs_with_a_known_cause(
     assert re.search(rf"^(Not like .*\))?\.? ?B is [\d.]+ % {faster} a ", said(diff))
 
 
+def test_a_loop_replayed_as_a_graph_is_compared_from_start_to_start() -> None:
+    graphs = RECORDED.parent / "graphs"
+    diff = compare(*(analyze(load_run(graphs / name)) for name in ("eager", "captured")))
+    assert diff.comparable
+    assert "faster a decode step from start to start" in said(diff)
+    groups = to_diff(diff)["phases"][0]["breakdown"]["groups"]
+    assert groups["overhead"]["parts"]["launch"]["change_ns"] < -5_000_000
+    for group in ("attention", "ffn"):  # the same kernels
+        assert abs(groups[group]["change_ns"]) < 0.15 * groups[group]["before_ns"]
+
+
 def test_kernels_that_did_not_change_are_not_named(shared: Path) -> None:
     """The same decode, with a wait in one of them: its kernels are the same."""
     (phase,) = to_diff(of_shared(shared, "sync_clean", "sync_item"))["phases"]

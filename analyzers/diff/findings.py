@@ -29,6 +29,8 @@ def match_findings(before: Analysis, after: Analysis) -> tuple[FindingChange, ..
 
 def _looked(analysis: Analysis, finding: Finding) -> tuple[str, str]:
     """Why the rule could not be checked on this side, and why in part alone."""
+    if not analysis.accounted:
+        return analysis.breakdown_reason, ""
     reasons = {"not_checked": "", "partial": ""}
     for check in analysis.checks:
         if check.rule == finding.rule and check.status in reasons:

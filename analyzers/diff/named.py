@@ -38,8 +38,10 @@ _Sums = dict[str, _Sum]
 def kernel_changes(
     before: Analysis, after: Analysis, ours: Side, theirs: Side
 ) -> tuple[Named, ...]:
-    """The kernels of both sides by name, the largest change first. Durations are summed, so that
-    overlaps count twice, as in the table of kernels."""
+    """The kernels of both sides by name, the largest change first; none where one side recorded
+    none. Durations are summed, so that overlaps count twice, as in the table of kernels."""
+    if not before.accounted or not after.accounted:
+        return ()
     return _joined(_kernels(before, ours), _kernels(after, theirs), ours, theirs)
 
 

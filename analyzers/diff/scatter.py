@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -55,6 +56,7 @@ def median_variance(values: NDArray[np.float64] | Longs) -> float:
     return (apart / (2 * _errors_apart(size, rank))) ** 2
 
 
+@lru_cache(maxsize=64)
 def _errors_apart(size: int, rank: int) -> float:
     """How many standard errors the value of this rank lies from the median: fewer than `rank` of
     all values lie below the true one with the probability of so many heads of coins."""
