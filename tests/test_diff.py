@@ -364,17 +364,33 @@ def test_settings_that_were_changed_are_told_and_stand_not_against_it() -> None:
     before = replace(steps(10, 11), facts={"attention_implementation": "eager"})
     after = replace(steps(8, 9), facts={"attention_implementation": "sdpa"})
     diff = compare(before, after)
-    assert [d.message for d in diff.differences] == [
-        "attention implementation: eager in A, sdpa in B"
-    ]
+    (setting,) = [d for d in diff.differences if d.rule != "diff.sizes"]
+    assert setting.message == "attention implementation: eager in A, sdpa in B"
     assert diff.comparable
-    assert "ALSO DIFFERENT  attention implementation: eager in A, sdpa in B" in render_diff(diff)
+    assert "ALSO TO KNOW  attention implementation: eager in A, sdpa in B; " in render_diff(diff)
+
+
+def test_sizes_that_are_alike_or_not_known() -> None:
+    assert compare(_sized(8, 1000), _sized(8, 1020)).comparable
+    (told,) = compare(_sized(1, 1), steps(10, 11)).differences
+    assert (told.rule, told.breaks, told.before, told.after) == ("diff.sizes", False, [1, 1], None)
+    assert "not recorded in B, so that they are taken to be as many" in told.message
+    assert compare(_sized(1, 1), _sized(1, 1)).differences == ()
+
+
+def test_layers_of_another_class_may_be_the_change() -> None:
+    fused = [{**row, "type": f"Fused{row['type']}"} for row in module_rows(4)]
+    other = make_analysis([Step("decode", {"ffn.projection": 10.0})], modules=fused)
+    assert not compare(_layers(4), other).comparable
+    facts = {"models": [{"parameters": 8}]}
+    assert compare(replace(_layers(4), facts=facts), replace(other, facts=facts)).comparable
 
 
 def test_inflation_that_is_known_of_one_side_alone_is_a_note() -> None:
     diff = compare(_observed(1.3), steps(10, 11))
-    assert [d.breaks for d in diff.differences] == [False]
-    assert "of B that was not measured" in diff.differences[0].message
+    assert diff.comparable
+    (told,) = [d.message for d in diff.differences if d.rule == "diff.inflation"]
+    assert told.endswith("1.30 times as long; of B that was not measured")
 
 
 def test_a_side_without_a_breakdown_is_compared_by_its_steps() -> None:
@@ -420,7 +436,7 @@ def _statuses(before: Analysis, after: Analysis) -> list[str]:
         wait(),
         wait(line=99),
         wait(file=None, line=None, function=None),
-        replace(wait(), where=Where(), cost_ns=9_000),
+        replace(wait(), title="the host reads another value", cost_ns=9_000),
     ],
 )
 def test_the_same_finding_is_still_there(after: Finding) -> None:
@@ -430,8 +446,33 @@ def test_the_same_finding_is_still_there(after: Finding) -> None:
 def test_another_cause_or_place_is_another_finding() -> None:
     other = replace(wait(), detail={"cause": "data-dependent-shape"})
     assert _statuses(_found(wait()), _found(other)) == ["gone", "new"]
-    elsewhere = wait(function="sample", file="sampling.py", operator="aten::nonzero")
+    elsewhere = wait(function="sample", file="sampling.py")
     assert _statuses(_found(wait()), _found(elsewhere)) == ["gone", "new"]
+
+
+def pause(title: str, **where: Any) -> Finding:
+    return Finding("gap.host", "warning", title, 2, 4_000, 0.1, (0, 1), Where(**where))
+
+
+def test_a_finding_without_a_place_is_told_by_what_it_says() -> None:
+    between = "60.9 us at a time pass outside operators between aten::add and aten::t"
+    shorter = "1.02 ms at a time pass outside operators between aten::add and aten::t"
+    other = "60.9 us at a time pass outside operators between aten::gelu and aten::t"
+    assert _statuses(_found(pause(between)), _found(pause(shorter))) == ["still"]
+    assert _statuses(_found(pause(between)), _found(pause(other))) == ["gone", "new"]
+    # What a function did is not what nobody knows the place of, where both recorded lines.
+    named = pause("host work in load, 3 ms at a time", file="a.py", line=3, function="load")
+    assert _statuses(_found(named), _found(pause(between))) == ["gone", "new"]
+    seen = _with_meta(_found(named), recorded={"stacks": True})
+    assert _statuses(seen, _found(pause("the cause is not recorded"))) == ["still"]
+
+
+def test_launching_is_the_same_finding_in_steps_of_another_name() -> None:
+    ours, theirs = (
+        Finding("gap.launch_bound", "critical", f"{phase}: the host issues 9 kernels", 2, 9)
+        for phase in ("forward", "decode")
+    )
+    assert _statuses(_found(ours), _found(theirs)) == ["still"]
 
 
 def test_two_waits_of_one_function_stay_apart() -> None:

@@ -13,6 +13,8 @@ from tracer.diff_analysis import Difference, PhaseChange
 _PARAMETERS_RATIO = 0.1
 # What is told of a model and is no part of which model it is: its class may be a wrapper's.
 _STATE = frozenset(("type", "parameter_bytes", "training"))
+# Steps whose sizes differ by less are alike: those of an engine are never quite the same.
+_SIZE_RATIO = 0.05
 # The profiler made one recording slower than the other from this ratio on.
 _INFLATION_RATIO = 1.05
 # What the recorder can take in besides, and whether that slows the host notably.
@@ -55,6 +57,8 @@ def find_differences(
 def _models(before: Analysis, after: Analysis) -> Iterator[Difference]:
     ours, theirs = _model_facts(before), _model_facts(after)
     same = ours.keys() & theirs.keys()
+    if "parameters" in same:  # layers of another class with as many of them may be the change
+        same -= {"layer_class"}
     differing = [key for key in ours if key in same and not _alike(key, ours[key], theirs[key])]
     if differing:
         words = [f"{k.replace('_', ' ')} {ours[k]} in A, {theirs[k]} in B" for k in differing]
@@ -214,15 +218,32 @@ def _versions(ours: _Facts, theirs: _Facts) -> dict[str, tuple[str, str]]:
 
 def _sizes(phase: PhaseChange) -> Iterator[Difference]:
     """Other work in each step."""
-    name = phase.phase or "steps"
+    if phase.phase is None:
+        return
+    name = phase.phase or "the steps"
     batch = phase.before.batch, phase.after.batch
-    if min(batch) >= 0 and batch[0] != batch[1]:
+    tokens = phase.before.tokens, phase.after.tokens
+    if _are_other(*batch):
         said = f"{name}: {_counted(batch[0], 'sequence')} a step in A, {batch[1]} in B"
         yield Difference("diff.batch", said, *batch)
-    tokens = phase.before.tokens, phase.after.tokens
-    if min(tokens) >= 0 and tokens[0] != tokens[1]:
+    if _are_other(*tokens):
         said = f"{name}: {_counted(tokens[0], 'token')} a step in A, {tokens[1]} in B"
         yield Difference("diff.tokens", said, *tokens)
+    if min(batch) < 0 or min(tokens) < 0:
+        sides = [
+            s
+            for s, pair in zip("AB", zip(batch, tokens, strict=True), strict=True)
+            if min(pair) < 0
+        ]
+        said = f"{name}: sequences and tokens of a step are not recorded in {' and '.join(sides)}, "
+        said += "so that they are taken to be as many"
+        known = [None if min(pair) < 0 else list(pair) for pair in zip(batch, tokens, strict=True)]
+        yield Difference("diff.sizes", said, known[0], known[1], breaks=False)
+
+
+def _are_other(ours: int, theirs: int) -> bool:
+    """Whether both sizes are known, and steps of them are not alike."""
+    return min(ours, theirs) >= 0 and abs(ours - theirs) > _SIZE_RATIO * max(ours, theirs)
 
 
 def _other_kernels(phase: PhaseChange) -> Iterator[Difference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 
 from tracer.analysis import Analysis
@@ -10,19 +11,26 @@ from tracer.diff_analysis import FindingChange
 from tracer.findings import Finding
 
 # Details that make findings of one rule different ones.
-_APART = ("cause", "kind", "backend", "phase", "op", "group", "device")
+_APART = ("cause", "kind", "backend", "op", "group", "device")
+# Numbers and their units, which differ from recording to recording.
+_NUMBER = re.compile(r"[\d.,]+ ?(?:ns|us|ms|s|%)?\b")
+_OPERATOR = "::"
+# Levels of detail at which our recorder sees lines.
+_WITH_LINES = ("modules", "full")
 _Key = Callable[[Finding], Hashable]
 
 
 def match_findings(before: Analysis, after: Analysis) -> tuple[FindingChange, ...]:
     """Every finding of both sides once: the same rule, cause and place are the same finding. A line
-    may have moved, and a place may be known on one side alone. What one side could not look for is
+    may have moved, and places may be known on one side alone. What one side could not look for is
     neither gone nor new."""
     ours, theirs = list(before.findings), list(after.findings)
     pairs: list[FindingChange] = []
-    for key in (_by_line, _by_function, _by_module):
+    for key in (_by_line, _by_function, _by_module, _by_title):
         pairs += _take_pairs(ours, theirs, key)
-    pairs += _take_placeless(ours, theirs)
+    pairs += _take_single(ours, theirs, _names_nothing)
+    if _tells_lines(before) != _tells_lines(after):
+        pairs += _take_single(ours, theirs, _cause)
     pairs += [FindingChange(f, None, *_looked(after, f)) for f in ours]
     return tuple(pairs + [FindingChange(None, f, *_looked(before, f)) for f in theirs])
 
@@ -38,12 +46,20 @@ def _looked(analysis: Analysis, finding: Finding) -> tuple[str, str]:
     return reasons["not_checked"], reasons["partial"]
 
 
+def _tells_lines(analysis: Analysis) -> bool:
+    meta = analysis.trace.meta
+    return meta.detail in _WITH_LINES or bool(meta.recorded.get("stacks"))
+
+
 def _take_pairs(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[FindingChange]:
     """Findings with the same key, taken out of both lists."""
     pairs = []
     for finding in list(ours):
         wanted = key(finding)
-        same = next((other for other in theirs if key(other) == wanted), None)
+        alike = (other for other in theirs if key(other) == wanted)
+        same = next(
+            (o for o in alike if key is not _by_module or not _both_lines(finding, o)), None
+        )
         if same is not None and wanted is not None:
             pairs.append(FindingChange(finding, same))
             ours.remove(finding)
@@ -51,18 +67,17 @@ def _take_pairs(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[F
     return pairs
 
 
-def _take_placeless(ours: list[Finding], theirs: list[Finding]) -> list[FindingChange]:
-    """The last one of its rule and cause on either side, where one of the two has no place."""
-    pairs = []
-    for finding in list(ours):
-        alike = [[f for f in side if _cause(f) == _cause(finding)] for side in (ours, theirs)]
-        if [len(found) for found in alike] != [1, 1]:
-            continue
-        other = alike[1][0]
-        if not _has_place(finding) or not _has_place(other):
-            pairs.append(FindingChange(finding, other))
-            ours.remove(finding)
-            theirs.remove(other)
+def _take_single(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[FindingChange]:
+    """The findings that alone have a key on either side."""
+    single = [
+        finding
+        for finding in ours
+        if key(finding) is not None
+        and all([key(f) for f in side].count(key(finding)) == 1 for side in (ours, theirs))
+    ]
+    pairs = [_take_pairs([finding], theirs, key)[0] for finding in single]
+    for finding in single:
+        ours.remove(finding)
     return pairs
 
 
@@ -72,21 +87,38 @@ def _cause(finding: Finding) -> Hashable:
 
 def _by_line(finding: Finding) -> Hashable:
     where = finding.where
+    if where.file is None and where.function is None:
+        return None
     return _cause(finding), where.file, where.line, where.function, *_inside(finding)
 
 
 def _by_function(finding: Finding) -> Hashable:
     where = finding.where
-    if where.function is None and where.file is None:
+    if where.file is None and where.function is None:
         return None
     return _cause(finding), where.file, where.function, *_inside(finding)
 
 
 def _by_module(finding: Finding) -> Hashable:
-    """Where the line was recorded on one side alone, module and operator tell."""
+    """Module and operator tell, where the line was recorded on one side alone or on none."""
     if finding.where.module is None and finding.where.operator is None:
         return None
     return _cause(finding), *_inside(finding)
+
+
+def _both_lines(one: Finding, other: Finding) -> bool:
+    """Whether the lines of both are known, and so are what tells them apart."""
+    return one.where.file is not None and other.where.file is not None
+
+
+def _by_title(finding: Finding) -> Hashable:
+    """Without a place, what the title says but for its numbers."""
+    return None if _has_place(finding) else (_cause(finding), _NUMBER.sub("#", finding.title))
+
+
+def _names_nothing(finding: Finding) -> Hashable:
+    """Of a finding that is about the steps as such, and about no operator in them."""
+    return None if _has_place(finding) or _OPERATOR in finding.title else _cause(finding)
 
 
 def _inside(finding: Finding) -> tuple[str | None, str | None]:
@@ -96,4 +128,5 @@ def _inside(finding: Finding) -> tuple[str | None, str | None]:
 
 def _has_place(finding: Finding) -> bool:
     where = finding.where
-    return any(part is not None for part in (where.file, where.function, where.module))
+    places = (where.file, where.function, where.module, where.operator)
+    return any(place is not None for place in places)

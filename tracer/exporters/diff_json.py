@@ -12,6 +12,7 @@ from tracer.exporters.json_report import finding_json, plain, source_json
 from tracer.version import VERSION
 
 SCHEMA = "tracer.diff/1"
+_PARTS = "of parts of a step the medians alone are known"
 
 
 def to_diff(diff: DiffAnalysis) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def _phase(diff: DiffAnalysis, change: PhaseChange) -> dict[str, Any]:
         "breakdown": _breakdown(change, buckets) if buckets else None,
         "breakdown_reason": None if buckets else _unaccounted(diff),
         "parts": [
-            {"name": part.name, **_measure(Measure(part.before_ns, part.after_ns))}
+            {"name": part.name, **_measure(Measure(part.before_ns, part.after_ns, None, _PARTS))}
             for part in change.parts
         ],
         "modules_by": change.modules_by or None,

@@ -62,9 +62,9 @@ def _source(page: Page, side: str, analysis: Analysis) -> list[Text]:
 
 
 def _difference_lines(page: Page, diff: DiffAnalysis) -> list[Text]:
-    """What A and B do not have in common: what makes the comparison unfair, then settings."""
+    """What makes the comparison unfair, then settings that differ and what is not known."""
     lines: list[Text] = []
-    for title, breaks in (("NOT LIKE WITH LIKE", True), ("ALSO DIFFERENT", False)):
+    for title, breaks in (("NOT LIKE WITH LIKE", True), ("ALSO TO KNOW", False)):
         told = [inert(d.message) for d in diff.differences if d.breaks == breaks]
         if told:
             lines += titled(page, title, "; ".join(told))
@@ -82,9 +82,17 @@ def _step_lines(page: Page, diff: DiffAnalysis) -> list[Text]:
     columns += [Column("steps"), Column("tok/s", "left")]
     rows = [row for change in diff.phases for row in _step_rows(page, change)]
     rows += _unprofiled_rows(diff)
-    note = "the median step, warm-up left out" if diff.phases[0].before.steps else ""
-    lines = [heading("STEPS", note), *table(page, columns, rows)]
+    lines = [heading("STEPS", _steps_note(diff)), *table(page, columns, rows)]
     return lines + paragraph(page, _scatter_note(diff), indent=2, style="dim")
+
+
+def _steps_note(diff: DiffAnalysis) -> str:
+    if diff.phases[0].phase is None:
+        return ""
+    sides = [(change.before, change.after) for change in diff.phases]
+    ours, theirs = (sum(side.warmup_steps for side in one) for one in zip(*sides, strict=True))
+    left_out = f" ({ours:,} in A, {theirs:,} in B)" if ours or theirs else ""
+    return f"the median step, warm-up left out{left_out}"
 
 
 def _scatter_note(diff: DiffAnalysis) -> str:

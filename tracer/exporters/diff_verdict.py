@@ -82,12 +82,9 @@ def _answer(change: PhaseChange) -> str:
         took = duration_text(measure.after_ns)
         return f"Nothing changed: {words.one}{apart} takes {took} in A and in B"
     if measure.within_scatter:
-        percent, limit = (
-            change_percent_text(measure.change_ratio),
-            duration_text(measure.scatter_ns),
-        )
-        text = f"No change beyond the scatter of the steps: {words.one}{apart} {times} ({percent})"
-        return f"{text}, where up to {limit} may be chance"
+        times += f" ({change_percent_text(measure.change_ratio)})"
+        text = f"No change beyond the scatter of the steps: {words.one}{apart} {times}"
+        return f"{text}, where up to {duration_text(measure.scatter_ns)} may be chance"
     each = f" {words.one}" if change.phase is not None else ""
     aside = [_unsure(measure), f"the step itself {_times(change.step)}" if turn else ""]
     return f"B is {_faster(measure)}{each}{apart}: {times}{_in_brackets(*aside)}"
