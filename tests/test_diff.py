@@ -34,6 +34,7 @@ from tracer.exporters.diff_findings import cost_changes
 from tracer.exporters.diff_json import to_diff
 from tracer.exporters.diff_text import render_diff
 from tracer.exporters.diff_verdict import diff_verdict
+from tracer.exporters.format import change_percent_text
 from tracer.exporters.json_report import report_text
 from tracer.findings import Check, Finding, Where
 
@@ -198,6 +199,29 @@ def test_the_answer_names_the_time_the_part_and_the_cause() -> None:
 
 def _decode_steps(count: int) -> list[Step]:
     return [decode_step(18_000 + i) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("title", "told"),
+    [
+        ("decode: the host issues 9 kernels", "gone: the host issues 9 kernels)"),
+        ("all_reduce of group 0: shares stream 7", "gone: all_reduce of group 0: shares stream 7)"),
+        ("the host reads a value from it: aten::item", "gone: the host reads a value from it)"),
+    ],
+)
+def test_a_cause_is_told_without_its_reasons(title: str, told: str) -> None:
+    finding = Finding(
+        "gap.launch_bound", "warning", title, 1, 9_000_000, detail={"phase": "decode"}
+    )
+    before = make_analysis([Step("decode", {"overhead.launch": 900.0})] * 3, findings=(finding,))
+    assert told in said(compare(before, steps(10, 10, 10)))
+
+
+def test_percentages_of_changes() -> None:
+    ratios = (None, 0.0, 0.0004, -0.0004, 0.042, -0.5, 1.5)
+    assert [change_percent_text(ratio) for ratio in ratios] == [
+        "-", "0.0 %", "<0.1 %", "<0.1 %", "+4.2 %", "-50 %", "+150 %"
+    ]  # fmt: skip
 
 
 def test_slower_is_said_as_well_and_how_many_times() -> None:

@@ -26,6 +26,7 @@ What to try next:
   tracer run your_script.py            trace your own program, unchanged
   tracer report trace.json.gz          report a trace that torch.profiler wrote
   tracer report runs/a --html a.html   the same as a page with plots
+  tracer diff runs/a runs/b            what a change did, measured before and after it
   with tracer.trace() as t: ...        in your own code; then print(t.report)
 """
 

@@ -28,6 +28,8 @@ _BETWEEN = "between the steps"
 _SMALLEST_RATIO = 0.005
 # A finding is told that changed by this share of the step.
 _FINDING_RATIO = 0.1
+# A title with so many words before its first colon is whole without the rest.
+_WHOLE_WORDS = 5
 # What the idle of a cause, or the time of a group, is made longer by.
 _PLACES = {
     "fallback.attention": "attention",
@@ -217,7 +219,11 @@ def _title(row: CostChange) -> str:
     """The title up to its reasons, and the line."""
     finding = row.change.finding
     first, *more = inert(finding.title).rstrip(".").split(": ")
-    title = small(first if " " in first or not more else more[0])  # not the phase alone
+    if more and first == finding.detail.get("phase"):
+        first, *more = more
+    if more and len(first.split()) < _WHOLE_WORDS:  # it is about that, and says it behind the colon
+        first = f"{first}: {more[0]}"
+    title = small(first)
     where = finding.where
     place = where_text(where) if where.file is not None else ""
     return f"{title}, at {place.partition(', ')[0]}" if place else title

@@ -71,7 +71,8 @@ def change_percent_text(ratio: float | None) -> str:
     """`-12 %`, `+1.3 %`; `-` for a change of nothing."""
     if ratio is None:
         return UNKNOWN
-    return f"{'+' if ratio > 0 else '-' if ratio < 0 else ''}{percent_text(abs(ratio))}"
+    text = percent_text(abs(ratio))
+    return text if text.startswith("<") else f"{'+' if ratio > 0 else '-' if ratio else ''}{text}"
 
 
 def percent_text(ratio: float | None) -> str:
