@@ -198,7 +198,9 @@ def assemble(context: Context, busy: Slices) -> Analysis:
             work, context.attribution, exposed, overlapped, plan.work_step
         ),
         phases=summarise_phases(steps, charges if accounted else None)
-        + training_phases(steps, slices, lanes, plan.work_step, context.attribution.direction),
+        + training_phases(
+            steps, slices, lanes, work, plan.work_step, context.attribution.direction
+        ),
         overlapped_ns=overlapped_total(lanes, *plan.window),
         accounted=accounted,
         breakdown_reason=reason,

@@ -64,6 +64,57 @@ def test_gradients_that_nothing_hides_are_a_part_of_their_own() -> None:
     assert sum(found.values()) == 200_000
 
 
+def prepared(call: float, prepares: bool = True) -> dict[str, int]:
+    """The parts of a step in which the model is called at this time; before it a copy runs."""
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    if prepares:
+        maker.launch("copy", start=5, run=(30, 40), operator="aten::copy_")
+    maker.module("", "Model", call, 49 - call)
+    maker.launch("f", start=45, run=(60, 70), operator="aten::mm")
+    maker.operator("autograd::engine::evaluate_function: MmBackward0", 75, 20)
+    maker.launch("b", start=80, run=(90, 200), operator="aten::mm")
+    analysis = analyze(maker.build())
+    found = {name: phase.wall_ns for name, phase in parts(analysis).items()}
+    assert sum(found.values()) == whole(analysis).wall_ns
+    return found
+
+
+def test_what_comes_before_the_model_is_called_prepares_the_forward_pass() -> None:
+    rest = {"backward": 130_000}
+    # The idle in which the model is called is shared: the host is at work in both.
+    assert prepared(44) == {"preparation": 44_000, "forward": 26_000, **rest}
+    assert prepared(44, prepares=False) == {"preparation": 44_000, "forward": 26_000, **rest}
+    # A copy that the device gets to after the call still prepares.
+    assert prepared(20) == {"preparation": 40_000, "forward": 30_000, **rest}
+    assert prepared(2, prepares=False) == {"forward": 70_000, **rest}
+
+
+def test_each_accumulated_pass_is_prepared() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    for begin in (0, 100):
+        maker.module("", "Model", begin + 30, 15)
+        maker.launch("f", start=begin + 35, run=(begin + 40, begin + 50), operator="aten::mm")
+        maker.operator("autograd::engine::evaluate_function: MmBackward0", begin + 50, 40)
+        maker.launch("b", start=begin + 55, run=(begin + 60, begin + 100), operator="aten::mm")
+    found = {name: phase.wall_ns for name, phase in parts(analyze(maker.build())).items()}
+    assert found == {"preparation": 60_000, "forward": 40_000, "backward": 100_000}
+
+
+def test_weights_gathered_before_the_call_are_of_the_forward_pass() -> None:
+    maker = TraceMaker()
+    maker.annotation("ProfilerStep#0", 0, 200)
+    gather = "ncclDevKernel_AllGather_RING_LL"
+    maker.launch(gather, start=12, run=(20, 40), operator="nccl:_all_gather_base", stream=9)
+    maker.module("", "Model", 45, 10)
+    maker.launch("f", start=50, run=(60, 70), operator="aten::mm")
+    maker.operator("autograd::engine::evaluate_function: MmBackward0", 75, 20)
+    maker.launch("b", start=80, run=(90, 200), operator="aten::mm")
+    found = {name: phase.wall_ns for name, phase in parts(analyze(maker.build())).items()}
+    assert found == {"preparation": 25_000, "forward": 45_000, "backward": 130_000}
+
+
 def test_accumulated_passes_come_in_turns() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#0", 0, 300)

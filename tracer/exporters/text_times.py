@@ -39,7 +39,7 @@ _BAR_LABEL_WIDTH = 10
 _TIME_TITLES = ("median", "p95", "steps", "tok/s")
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
-_SHORT = {"gradient_communication": "grad comm"}
+_SHORT = {"preparation": "prepare", "gradient_communication": "grad comm"}
 _SHARE_QUANTA = 1000  # tenths of a percent
 _LEVEL_WIDTH = 20  # a column of times and one of shares
 _LABEL_WIDTH = 20  # the longest part, indented

@@ -62,7 +62,7 @@ from tracer.tui.session import Session
 
 WIDE = 100
 _LABEL = 11
-_SHORT = {"gradient_communication": "grad comm"}
+_SHORT = {"preparation": "prepare", "gradient_communication": "grad comm"}
 _TITLES = ("median", "p95", "steps", "tok/s")
 _NARROW = 76
 _CHART_LABEL = 10
