@@ -139,7 +139,7 @@ def _charge(out: Longs, slices: pd.DataFrame, cuts: _Cuts) -> None:
     at = np.where(communicates & (at == PREPARATION), FORWARD, at)  # of weights that it needs
     at = np.where(communicates & (at != FORWARD), COMMUNICATION, at)
     np.add.at(out, (at, bucket), charged - within)
-    np.add.at(out, (FORWARD, bucket), within)
+    np.add.at(out[FORWARD], bucket, within)
 
 
 def _cut(worked: _Worked, rows: Longs) -> _Cuts:
