@@ -254,6 +254,22 @@ def test_warm_up_and_one_hiccup_move_nothing() -> None:
     assert "overhead" not in said(diff)
 
 
+def test_what_few_steps_alone_make_is_no_change_of_the_step() -> None:
+    def loop(usual_us: float, few_us: float) -> Analysis:
+        """Of 32 steps that take as long, eight with another share of attention."""
+        rows = [usual_us + 0.1 * (i % 5) for i in range(24)] + [few_us] * 8
+        return make_analysis(
+            [Step("decode", {"attention.core": us, "ffn.projection": 110 - us}) for us in rows]
+        )
+
+    diff = compare(loop(10, 11), loop(11, 49))
+    groups = to_diff(diff)["phases"][0]["breakdown"]["groups"]
+    assert groups["attention"]["change_ns"] == 10_250
+    assert groups["attention"]["median"]["within_scatter"] is False
+    assert "attention" not in said(diff)
+    assert re.search(r"attention .*0\.\d+, few steps\n", render_diff(diff, width=100))
+
+
 def test_each_common_phase_is_told_the_longest_first() -> None:
     both = [Step("prefill", {"ffn.projection": 900.0})] * 3
     before = make_analysis([*both, *[Step("decode", {"ffn.projection": 100.0})] * 40])
@@ -683,6 +699,14 @@ def test_every_line_fits() -> None:
         for after in SAMPLES:
             text = render_diff(compare(before(), after()), width=80)
             assert max(map(cell_len, text.splitlines())) <= 80
+
+
+def test_speeds_are_told_where_there_is_room() -> None:
+    phases = (replace(decode_analysis().phases[-1], tokens_per_second=20.0),)
+    sample = replace(decode_analysis(), phases=phases)
+    assert "20.0 -> 20.0" in render_diff(compare(sample, sample), width=100)
+    assert "tok/s" not in render_diff(compare(sample, sample), width=80)
+    assert "tok/s" not in render_diff(compare(steps(10), steps(11)), width=100)
 
 
 def test_colour_changes_no_word() -> None:

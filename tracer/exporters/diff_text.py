@@ -10,7 +10,7 @@ from tracer.analysis import GROUPS, PARTS, Analysis
 from tracer.diff_analysis import DiffAnalysis, Measure, Named, PhaseChange, Side
 from tracer.exporters.diff_findings import CostChange, cost_changes
 from tracer.exporters.diff_levels import buckets_of, levels_of, told_turn
-from tracer.exporters.diff_verdict import diff_verdict, promise_text, scatters
+from tracer.exporters.diff_verdict import chance, diff_verdict, promise_text
 from tracer.exporters.format import (
     UNKNOWN,
     Scale,
@@ -33,6 +33,7 @@ _MOST_PHASES, _MOST_MODULES, _MOST_KERNELS, _MOST_FINDINGS = 2, 12, 12, 10
 _NOTABLE_RATIO = 0.001
 # Modules are listed that changed by this share of what the largest did.
 _MODULE_RATIO = 0.05
+_WIDE = 90  # from here on there is room for tokens a second
 _INDENT = 5
 _SIGNS = {"gone": "-", "new": "+", "still": "=", "not_checked": "?"}
 _TIMES = ("A", "B", "change")
@@ -82,6 +83,8 @@ def _step_lines(page: Page, diff: DiffAnalysis) -> list[Text]:
     columns += [Column("steps"), Column("tok/s", "left")]
     rows = [row for change in diff.phases for row in _step_rows(page, change)]
     rows += _unprofiled_rows(diff)
+    if page.width < _WIDE or not any(row[-1] for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     lines = [heading("STEPS", _steps_note(diff)), *table(page, columns, rows)]
     return lines + paragraph(page, _scatter_note(diff), indent=2, style="dim")
 
@@ -204,7 +207,9 @@ def _group_scatter(change: PhaseChange, group: str, scale: Scale) -> str:
     if measure is None or measure.scatter_ns is None or not whole.change_ns:
         return ""
     text = scale.text(measure.scatter_ns)
-    return f"within {text}" if scatters(change, whole) else text
+    return {"scatter": f"within {text}", "few": f"{text}, few steps", "": text}[
+        chance(change, whole)
+    ]
 
 
 def _changed(group: str, part: str, ours: Rounded, theirs: Rounded) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
 from tracer.exporters.advice import IDLE_NAMES
@@ -152,21 +153,22 @@ def told_parts(change: PhaseChange) -> list[Bucket]:
     """The groups of work, copies and causes of idle that changed most, beyond their scatter."""
     step = max(change.step.before_ns, change.step.after_ns, 1) * _devices(change)
     candidates = [b for b in buckets_of(change) if bool(b.part) == (b.group in _BY_PART)]
-    candidates = [b for b in candidates if not scatters(change, b)] + between_steps(change)
+    candidates = [b for b in candidates if not chance(change, b)] + between_steps(change)
     largest = max((abs(bucket.change_ns) for bucket in candidates), default=0)
     limit = max(_TOLD_RATIO * largest, _SMALLEST_RATIO * step)
     told = [bucket for bucket in candidates if abs(bucket.change_ns) >= limit]
     return sorted(told, key=lambda bucket: -abs(bucket.change_ns))[:_MOST_TOLD]
 
 
-def scatters(change: PhaseChange, bucket: Bucket) -> bool:
-    """Whether the change may be chance: that of what is shown, or that of the median, or where few
-    steps alone make the difference."""
+def chance(change: PhaseChange, bucket: Bucket) -> Literal["", "scatter", "few"]:
+    """Why the change may be chance: that of what is shown or of the median is within the scatter,
+    or few steps alone make it, and not the median; "" where it is none."""
     median = change.medians.get((bucket.group, bucket.part))
     if median is None or median.scatter_ns is None:
-        return False
-    few = 2 * abs(median.change_ns) < abs(bucket.change_ns)
-    return few or abs(bucket.change_ns) <= median.scatter_ns or bool(median.within_scatter)
+        return ""
+    if median.within_scatter or abs(bucket.change_ns) <= median.scatter_ns:
+        return "scatter"
+    return "few" if 2 * abs(median.change_ns) < abs(bucket.change_ns) else ""
 
 
 def between_steps(change: PhaseChange) -> list[Bucket]:
