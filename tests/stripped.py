@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from tracer.analyzers.facts.host import read_host
+from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.steps.finder import capture_ranges
 from tracer.events import Trace
 
@@ -51,3 +53,30 @@ def without_captures(trace: Trace) -> Trace:
         within = (trace.start_ns >= start) & (trace.end_ns[:] <= end)
         keep &= ~(within & np.isin(kinds, ["runtime", "operator"]))
     return keep_rows(trace, keep)
+
+
+def with_nameless_modules(trace: Trace) -> Trace:
+    """Modules and classes called by letters and numbers, but for those of torch itself."""
+    names = trace.events["name"].astype(object).to_numpy().copy()
+    rows = trace.rows("module")
+    letters: dict[str, list[str]] = {}
+    kinds: dict[str, str] = {}
+    for row in rows.tolist():
+        path, kind = split_range_name(str(names[row]))
+        if not hasattr(torch.nn, kind):
+            kind = kinds.setdefault(kind, f"Part{len(kinds)}")
+        names[row] = f"module::{_nameless(path, letters)}::{kind}"
+    events = trace.events.assign(name=pd.Categorical(names))
+    tables = {name: table for name, table in trace.tables.items() if name != "model_modules"}
+    return replace(trace, events=events, tables=tables)
+
+
+def _nameless(path: str, letters: dict[str, list[str]]) -> str:
+    words, so_far = [], ""
+    for word in path.split(".") if path else []:
+        beside = letters.setdefault(so_far, [])
+        if word not in beside:
+            beside.append(word)
+        words.append(word if word.isdigit() else f"p{beside.index(word)}")
+        so_far = f"{so_far}.{word}"
+    return ".".join(words)

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from tests.emulated import emulate
 from tests.live_models import quiet
-from tests.stripped import device_alone
+from tests.stripped import device_alone, with_nameless_modules
 from tests.test_position_models import agreement, small
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
@@ -43,6 +43,18 @@ MODELS = [
     Model("bitnet", ("BitNetAttention", "BitNetRotaryEmbedding"), ("BitNetMLP",)),
 ]
 
+NAMELESS_TOO = [model for model in MODELS if model.kind in ("bert", "bart", "t5", "bitnet")]
+MODELS_BY_PARTS = [
+    Model("llama", ("LlamaAttention", "LlamaRotaryEmbedding"), ("LlamaMLP",)),
+    Model("gpt2", ("GPT2Attention",), ("GPT2MLP",)),
+    Model("falcon", ("FalconAttention", "FalconRotaryEmbedding"), ("FalconMLP",)),
+    Model("gpt_neox", ("GPTNeoXAttention", "GPTNeoXRotaryEmbedding"), ("GPTNeoXMLP",)),
+    Model("mixtral", ("MixtralAttention", "MixtralRotaryEmbedding"), ("mlp",)),
+    Model("deepseek_v3", ("DeepseekV3Attention", "DeepseekV3RotaryEmbedding"), ("mlp",)),
+    Model("moshi", ("MoshiAttention",), ("MoshiGatingMLP",)),
+    Model("lfm2", ("Lfm2Attention", "Lfm2ShortConv", "Lfm2RotaryEmbedding"), ("Lfm2MLP",)),
+]
+
 
 def group_of(path: str, types: dict[str, str], model: Model) -> str:
     """The group of what runs right in a module: that of the innermost block around it. A norm is
@@ -59,14 +71,16 @@ def group_of(path: str, types: dict[str, str], model: Model) -> str:
     return "other"
 
 
-def misplaced(analysis: Analysis, model: Model) -> set[str]:
-    """What got another group than its module has: module, operator, both groups."""
-    modules = analysis.modules
+def misplaced(analysis: Analysis, model: Model, known: Analysis | None = None) -> set[str]:
+    """What got another group than its module has: module, operator, both groups. `known`: where
+    the modules have their names."""
+    known = known or analysis
+    modules = known.modules
     types = dict(zip(modules["path"], modules["type"], strict=True))
-    work = analysis.work[analysis.work["module"] >= 0]
-    names = analysis.trace.events["name"].astype(str).to_numpy()[work["event"]]
+    work = known.work.assign(found=analysis.work["bucket"])[known.work["module"] >= 0]
+    names = known.trace.events["name"].astype(str).to_numpy()[work["event"]]
     wrong = set()
-    for module, bucket, name in zip(work["module"], work["bucket"], names, strict=True):
+    for module, bucket, name in zip(work["module"], work["found"], names, strict=True):
         path, found = modules["path"][module], BUCKETS[bucket][0]
         if "dropout" in name:
             continue  # it launches nothing, and belongs to what stands before it
@@ -89,18 +103,29 @@ def analysis_of(model: Any, call: Callable[[], Any]) -> Analysis:
     return t.analysis
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind)
-def test_every_operator_has_the_group_of_its_module(model: Model) -> None:
-    if model.kind not in transformers.CONFIG_MAPPING:
-        pytest.skip(f"this version of transformers has no {model.kind}")
+def analysis_of_kind(kind: str) -> Analysis:
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"this version of transformers has no {kind}")
     torch.manual_seed(0)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made = small(model.kind).float()
+        made = small(kind).float()
         inputs = inputs_of(made)
-        analysis = analysis_of(made, lambda: made(**inputs))
+        return analysis_of(made, lambda: made(**inputs))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind)
+def test_every_operator_has_the_group_of_its_module(model: Model) -> None:
+    analysis = analysis_of_kind(model.kind)
     assert (analysis.work["module"] >= 0).sum() > 100
     assert misplaced(analysis, model) == set()
+
+
+@pytest.mark.parametrize("model", [*NAMELESS_TOO, *MODELS_BY_PARTS], ids=lambda model: model.kind)
+def test_modules_that_no_name_gives_away(model: Model) -> None:
+    known = analysis_of_kind(model.kind)
+    found = analyze(with_nameless_modules(known.trace))
+    assert misplaced(found, model, known) == set()
 
 
 # --- what no name gives away

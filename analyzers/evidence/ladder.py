@@ -14,10 +14,11 @@ from tracer.analyzers.evidence.roles import Roles, find_roles, with_saved_roles
 from tracer.analyzers.evidence.rung_compiled import by_compiled
 from tracer.analyzers.evidence.rung_graph import by_annotation, by_saved_graph
 from tracer.analyzers.evidence.rung_kind import by_kind
-from tracer.analyzers.evidence.rung_module import by_module, core_modules
+from tracer.analyzers.evidence.rung_module import by_module
 from tracer.analyzers.evidence.rung_name import by_name
 from tracer.analyzers.evidence.rung_operator import by_operator
 from tracer.analyzers.evidence.rung_position import by_position
+from tracer.analyzers.evidence.seen_in_modules import seen_in_modules
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import Longs
 
@@ -46,7 +47,7 @@ def attribute(work: Work, step: Longs) -> tuple[Attribution, Roles]:
         work.replayed,
         step,
     )
-    roles = with_saved_roles(find_roles(work.tree, core_modules(work)), work.tree, work.trace)
+    roles = with_saved_roles(find_roles(work.tree, seen_in_modules(work)), work.tree, work.trace)
     out.fill(np.flatnonzero(work.orphaned), _constant(work.orphaned, UNATTRIBUTED), "none", 0.0)
     for rung in RUNGS:
         rung(work, roles, out)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
 from tracer.analyzers.evidence.attribution import Attribution
-from tracer.analyzers.evidence.roles import BLOCK_ROLES, Roles, role_of_words
+from tracer.analyzers.evidence.role_words import role_of_words
+from tracer.analyzers.evidence.roles import BLOCK_ROLES, Roles
 from tracer.analyzers.evidence.rung_module import decide
 from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.facts.work import Work

@@ -13,7 +13,6 @@ from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.rung_operator import operator_buckets
 from tracer.analyzers.facts.modules import ModuleTree
 from tracer.analyzers.facts.work import Work
-from tracer.analyzers.facts.written_softmax import BATCHED_PRODUCTS, written_softmaxes
 from tracer.analyzers.intervals import NONE, Longs, distinct, take
 from tracer.analyzers.names.kernel_table import KernelName
 from tracer.analyzers.names.operator_names import operator_role
@@ -44,43 +43,6 @@ _ROTATING = (
     "aten::view_as_real",
 )
 _CORE_OPERATORS = ("aten::softmax", "aten::_softmax", "aten::bmm", "aten::baddbmm", "aten::matmul")
-
-
-def core_modules(work: Work) -> list[int]:
-    """Modules in which an attention core ran, by operator, by kernel, or as a softmax between two
-    products that the module itself computed. A router's softmax has none."""
-    if not work.tree.paths or not work.names:
-        return []
-    token = np.array([name.token for name in work.names], dtype=object)[work.name_code]
-    size = work.tree.parent.size + 1  # the last place is for work in no module
-    core = (token == "CORE") | (operator_buckets(work) == BUCKET_CODE["attention", "core"])
-    cores, softmaxes, products = (
-        np.bincount(work.module[rows] % size, minlength=size)[:-1]
-        for rows in (core, token == "SOFTMAX", token == "GEMM")
-    )
-    unfused = (softmaxes > 0) & (products >= 2 * softmaxes)
-    found = np.flatnonzero((cores > 0) | unfused).tolist()
-    return sorted({*found, *_with_written_softmax(work, token)})
-
-
-# In no attention whose softmax is written out, between its products.
-_APART = ("TOPK", "ROUTER", "MOE", "NORM", "NORM_ADD", "CORE", "SCAN", "ACT", "GLU", "COMM", "LOSS")
-
-
-def _with_written_softmax(work: Work, token: NDArray[np.object_]) -> list[int]:
-    """Modules that compute both products of an attention and between them the parts of a
-    softmax."""
-    batched = work.trace.names_matching(lambda name: name in BATCHED_PRODUCTS)
-    operator = take(work.trace.name_codes.astype(np.int64), work.operator)
-    multiplies = token == "GEMM"
-    product = multiplies & (operator != NONE) & batched[np.maximum(operator, 0)]
-    stops = np.isin(token, _APART) | (multiplies & ~product)
-    site = np.where(work.site == NONE, work.event, work.site)
-    order = np.argsort(work.trace.start_ns[site], kind="stable")
-    found = written_softmaxes(work, order, product, stops)
-    ends = work.module[order[[(one.first, one.exponents, one.last) for one in found]]]
-    same = (ends == ends[:, :1]).all(axis=1) & (ends[:, 0] != NONE) if found else []
-    return [int(module) for module in np.unique(ends[same, 0])] if found else []
 
 
 def by_module(work: Work, roles: Roles, out: Attribution) -> None:

@@ -18,12 +18,12 @@ from tracer.analysis import BUCKETS
 from tracer.analyzers.evidence.directions import DIRECTIONS, find_directions
 from tracer.analyzers.evidence.roles import Roles, find_roles
 from tracer.analyzers.evidence.rung_module import (
-    core_modules,
     decisive_operator,
     places_in_block,
     signature_of,
 )
 from tracer.analyzers.evidence.rung_operator import operator_buckets
+from tracer.analyzers.evidence.seen_in_modules import seen_in_modules
 from tracer.analyzers.facts.host import Host, Launches, link_launches, read_host
 from tracer.analyzers.facts.modules import ModuleTree, read_modules
 from tracer.analyzers.facts.work import COMPUTE, Work
@@ -44,7 +44,7 @@ def map_captures(trace: Trace) -> dict[str, pd.DataFrame]:
         return {}
     tree = read_modules(trace, host)
     work = _captured_work(host, launches, tree, np.concatenate([c.rows for c in captures]))
-    roles = find_roles(tree, core_modules(work))
+    roles = find_roles(tree, seen_in_modules(work))
     return {
         "graph_captures": _captures_table(host, captures),
         "captured_nodes": _nodes_table(work, roles, captures),

@@ -1,0 +1,117 @@
+"""What ran in modules themselves and gives away what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis import BUCKET_CODE
+from tracer.analyzers.evidence.role_places import Seen
+from tracer.analyzers.evidence.rung_operator import operator_buckets
+from tracer.analyzers.facts.work import Work
+from tracer.analyzers.facts.written_softmax import (
+    BATCHED_PRODUCTS,
+    VECTOR_PRODUCTS,
+    written_softmaxes,
+)
+from tracer.analyzers.intervals import NONE, Longs, take
+
+Flags = NDArray[np.bool_]
+# In no attention whose softmax is written out, between its products.
+_APART = ("TOPK", "ROUTER", "MOE", "NORM", "NORM_ADD", "CORE", "SCAN", "ACT", "GLU", "COMM", "LOSS")
+
+
+def seen_in_modules(work: Work) -> Seen:
+    """What ran in modules themselves: attention cores, by operator, by kernel, or as a softmax
+    between two products that the module itself computed; and what tells a module without others
+    in it."""
+    if not work.tree.paths or not work.names:
+        return Seen()
+    core = _of_token(work, ("CORE",)) | (operator_buckets(work) == BUCKET_CODE["attention", "core"])
+    product = _of_token(work, ("GEMM",))
+    batched = product & _of_operator(work, BATCHED_PRODUCTS)
+    softmax = _of_token(work, ("SOFTMAX",))
+    softmaxes, products = _counts(work, softmax), _counts(work, product)
+    unfused = (softmaxes > 0) & (products >= 2 * softmaxes)  # a router's has none
+    cores = {
+        **_with_written_softmax(work, batched, product & ~batched),
+        **_first_of(work, softmax, np.flatnonzero(unfused)),
+        **_first_of(work, core, np.unique(work.module[core & (work.module != NONE)])),
+    }
+    linear = product & (~batched | _of_operator(work, VECTOR_PRODUCTS))
+    convolved = _counts(work, _of_token(work, ("CONV",)))
+    return Seen(
+        dict(sorted(cores.items())),
+        _alone(work, linear),
+        frozenset(np.flatnonzero(_counts(work, linear)).tolist()),
+        frozenset(np.flatnonzero(convolved).tolist()),
+    )
+
+
+def _first_of(work: Work, mask: Flags, modules: Longs) -> dict[int, int]:
+    """Each of these modules with the host event of its first work of this kind."""
+    rows = np.flatnonzero(mask)[::-1]  # the last one said of a module is its first
+    said = dict(zip(work.module[rows].tolist(), _site(work)[rows].tolist(), strict=True))
+    return {module: said[module] for module in modules.tolist()}
+
+
+def _site(work: Work) -> Longs:
+    site: Longs = np.where(work.site == NONE, work.event, work.site)
+    return site
+
+
+def _alone(work: Work, product: Flags) -> dict[int, str]:
+    """Module -> role, of those whose own work tells one: a linear layer has a product, a norm the
+    root of a mean, a rotary table has sines, an activation none of these."""
+
+    def has(*tokens: str) -> Flags:
+        return _counts(work, _of_token(work, tokens)) > 0
+
+    multiplies = _counts(work, product) > 0
+    norms = (has("RSQRT") & has("MEAN", "RED")) | has("NORM", "NORM_ADD")
+    roles = np.full(multiplies.size, "", dtype=object)
+    roles[has("ACT")] = "activation"
+    roles[norms] = "norm"
+    roles[multiplies] = "linear"
+    roles[has("TRIG")] = "rope"
+    roles[has("SOFTMAX", "TOPK", "ROUTER", "SORT", "CONV", "MOE", "EMB")] = ""
+    return {int(row): str(roles[row]) for row in np.flatnonzero(roles != "").tolist()}
+
+
+def _of_operator(work: Work, names: Iterable[str]) -> Flags:
+    wanted = frozenset(names)
+    named = work.trace.names_matching(lambda name: name in wanted)
+    operator = take(work.trace.name_codes.astype(np.int64), work.operator)
+    found: Flags = (operator != NONE) & named[np.maximum(operator, 0)]
+    return found
+
+
+def _of_token(work: Work, tokens: Iterable[str]) -> Flags:
+    wanted = frozenset(tokens)
+    named: Flags = np.array([name.token in wanted for name in work.names], dtype=bool)
+    return named[work.name_code]
+
+
+def _counts(work: Work, mask: Flags) -> Longs:
+    """How much of this work each module did itself."""
+    size = work.tree.parent.size + 1  # the last place is for work in no module
+    return np.bincount(work.module[mask] % size, minlength=size)[:-1]
+
+
+def _with_written_softmax(work: Work, product: Flags, other: Flags) -> dict[int, int]:
+    """Modules that compute both products of an attention and between them the parts of a softmax,
+    with the event of the first exponents. other: products of linear layers."""
+    if not product.any():
+        return {}
+    site = _site(work)
+    order = np.argsort(work.trace.start_ns[site], kind="stable")
+    found = written_softmaxes(work, order, product, _of_token(work, _APART) | other)
+    out: dict[int, int] = {}
+    for one in found:
+        rows = order[[one.first, one.exponents, one.last]]
+        module = int(work.module[rows[0]])
+        if module != NONE and (work.module[rows] == module).all():
+            out.setdefault(module, int(site[rows[1]]))
+    return out
