@@ -50,7 +50,7 @@ GPT2 = (
     "o: layernorm a: gemm cat*2 core gemm o: add layernorm "
     "f: gemm mul square mul add mul silu epsilon mul gemm o: add"
 )
-BERT = "a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add layernorm"
+BERT = "a: gemm*3 core gemm add layernorm f: gemm gelu gemm add o: layernorm"
 T5_SELF = f"o: {RMS} a: gemm*3 {UNFUSED} gemm o: add"
 T5_FEED = f"o: {RMS} f: gemm silu gemm o: add"
 SWITCH = (
@@ -92,6 +92,11 @@ EAGER_MODELS = {
     "neox, in parallel with a norm": passes(TABLE, [NEOX] * 4, f"o: layernorm {PLAIN_HEAD}"),
     "gpt-2": passes("o: gather*2 add", [GPT2] * 4, f"o: layernorm {PLAIN_HEAD}"),
     "bert": passes("o: gather*3 add*2 layernorm", [BERT] * 4, "o: gemm gelu layernorm gemm"),
+    "musicgen, as many embeddings and norms before": passes(
+        "o: gather*4 add*3 gather add",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
+        "o: layernorm gemm",
+    ),
     "vit": passes(
         "o: conv cat add",
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,

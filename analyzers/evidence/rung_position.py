@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
-from tracer.analyzers.evidence.attribution import HOW_CODE, Attribution
+from tracer.analyzers.evidence.attribution import HOW_CODE, OPEN, Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.side_streams import fill_side_streams
 from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
@@ -19,6 +19,8 @@ from tracer.analyzers.layers.pattern import LayerPattern, Solution, solve
 from tracer.events import Note
 
 LEAST_CONFIDENCE = 0.6
+_NORM = BUCKET_CODE["other", "norm"]
+_ATTENTION_NORM = BUCKET_CODE["attention", "norm"]
 _FORWARD = (0, 1)  # directions: no training, forward
 _BACKWARD = (2,)
 _BLOCK_GROUPS = tuple(
@@ -115,10 +117,17 @@ def _step_edges(step: Longs) -> Longs:
 
 def _fill(out: Attribution, rows: Longs, solution: Solution) -> None:
     known = (solution.labels != LEFT) & (solution.confidence >= LEAST_CONFIDENCE)
+    _open_norms(out, rows[known & (solution.labels == _ATTENTION_NORM)])
     bucket = np.where(known, solution.labels.astype(np.int16), np.int16(-1))
     for confidence in np.unique(solution.confidence[known]):
         chosen = known & (solution.confidence == confidence)
         out.fill(rows[chosen], bucket[chosen], "position", float(confidence))
+
+
+def _open_norms(out: Attribution, rows: Longs) -> None:
+    """Of a norm its operator tells what it does, and its place whose it is."""
+    said = (out.bucket[rows] == _NORM) & (out.how[rows] == HOW_CODE["operator"])
+    out.bucket[rows[said]] = OPEN
 
 
 def _follow_forward(work: Work, out: Attribution) -> None:
