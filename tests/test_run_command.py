@@ -394,6 +394,19 @@ def test_ranks_of_a_job_that_ended_its_group_do_not_overwrite_each_other(runner:
     assert pages == ["a.rank0.html", "a.rank1.html"]
 
 
+@pytest.mark.parametrize("name", ["", "train_step"])
+def test_ranges_of_a_script_are_its_steps(runner: Runner, name: str) -> None:
+    ranged = f"torch.profiler.record_function({name!r})" if name else "torch.no_grad()"
+    calls = f"for _ in range(3):\n    with {ranged}:\n        model(ids), model(ids)\n"
+    _, report = runner.report(runner.script(MODEL.split("with torch.no_grad")[0] + calls))
+    steps = report["steps"]
+    assert isinstance(steps, list)
+    assert [(step["name"], step["phase"]) for step in steps[-3:]] == 3 * [
+        (name, "training") if name else ("Sequential", "forward")
+    ]
+    assert len(steps) == (3 if name else 6)
+
+
 def test_an_option_behind_the_script_is_the_programs_and_mentioned(runner: Runner) -> None:
     script = runner.script("import sys; print(sys.argv[1:])" + MODEL)
     done = runner.traced(script, "--detail", "full", options=("--out", "runs/a"))

@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "stdout, exceptions, signals and the exit status are the program's own. The report goes to "
-        "stderr or to FILE; with --out the run is saved for `tracer report` and `open`."
+        "stderr or to FILE; with --out the run is saved for `tracer report` and `open`. Steps are "
+        "the calls of the model, or ranges of torch.profiler.record_function('train_step')."
     )
     parser.add_argument(
         "--detail",

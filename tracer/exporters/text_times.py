@@ -39,6 +39,7 @@ _BAR_LABEL_WIDTH = 10
 _TIME_TITLES = ("median", "p95", "steps", "tok/s")
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
+ANNOUNCING = "t.step() or record_function announces them"
 _SHORT = {"preparation": "prepare", "gradient_communication": "grad comm"}
 _SHARE_QUANTA = 1000  # tenths of a percent
 _LEVEL_WIDTH = 20  # a column of times and one of shares
@@ -167,8 +168,7 @@ def step_lines(page: Page, analysis: Analysis) -> list[Text]:
     """How long each step took, as a row of blocks."""
     steps = analysis.steps
     if not has_steps(analysis):
-        said = "none recognised, so the recording is one; t.step() announces them"
-        return [heading("STEPS", said)]
+        return titled(page, "STEPS", f"none recognised, so the recording is one; {ANNOUNCING}")
     source = _SOURCES.get(str(steps["source"].iloc[0]), "")
     lines = titled(page, "STEPS", f"{len(steps):,}: {_step_counts(analysis)}; {source}")
     if len(steps) > 1:

@@ -143,7 +143,9 @@ def _what_steps_hold(analysis: Analysis) -> str:
     else:
         example = "sampling" if "decode" in phases else "sampling or preparing the next batch"
         step, between = "a call of the model", f"calls, such as {example},"
-    return f"A step is {step}: what runs between the {between} is in none; t.step() takes it in"
+    # Detail `light` sees no ranges.
+    ranges = "" if analysis.trace.meta.detail == "light" else " or record_function around a turn"
+    return f"A step is {step}: what runs between the {between} is in none; t.step(){ranges} takes it in"
 
 
 def learns(analysis: Analysis) -> bool:

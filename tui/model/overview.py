@@ -32,7 +32,7 @@ from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import bar_levels, usual_level
 from tracer.exporters.text_findings import source_items
-from tracer.exporters.text_times import bars_show, rounded, segments
+from tracer.exporters.text_times import ANNOUNCING, bars_show, rounded, segments
 from tracer.exporters.words import level_words
 from tracer.rank_analysis import RankAnalysis
 from tracer.tui.look import Look
@@ -384,8 +384,7 @@ def legend_lines(look: Look, levels: Sequence[Level], width: int) -> list[Line]:
 
 def _step_lines(facts: Facts, look: Look, width: int, step: int, rows: int) -> list[Line]:
     if not has_steps(facts.analysis):
-        said = "none recognised, so the recording is one; t.step() announces them"
-        return [heading("STEPS", said)]
+        return [heading("STEPS", f"none recognised; {ANNOUNCING}")]
     marks = facts.marks
     title = heading("STEPS", f"{len(marks.walls_ns):,}: {marks.counts}")
     chart = step_chart(marks, look, width, step, rows)
