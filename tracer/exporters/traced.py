@@ -144,8 +144,9 @@ def _what_steps_hold(analysis: Analysis) -> str:
         example = "sampling" if "decode" in phases else "sampling or preparing the next batch"
         step, between = "a call of the model", f"calls, such as {example},"
     # Detail `light` sees no ranges.
-    ranges = "" if analysis.trace.meta.detail == "light" else " or record_function around a turn"
-    return f"A step is {step}: what runs between the {between} is in none; t.step(){ranges} takes it in"
+    light = analysis.trace.meta.detail == "light"
+    taken = "t.step()" if light else "t.step() or record_function around a turn"
+    return f"A step is {step}: what runs between the {between} is in none; {taken} takes it in"
 
 
 def learns(analysis: Analysis) -> bool:
