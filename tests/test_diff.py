@@ -554,6 +554,12 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
     assert "A's report predicted 8.50 us a step (-2.00 us), B measures 6.50 us (-4.00 us)" in text
 
 
+def test_advice_to_record_again_is_no_promise() -> None:
+    again = replace(wait(), advice="Record again with detail='full' to see the function.")
+    (row,) = to_diff(compare(_found(again), steps(6, 7)))["findings"]
+    assert (row["status"], row["predicted"]) == ("gone", None)
+
+
 def test_several_promises_share_what_is_measured() -> None:
     ours = _found(wait(10), wait(20, 2.0, function="sample"))
     rows = to_diff(compare(ours, steps(6, 7)))["findings"]

@@ -8,7 +8,7 @@ from tracer.analysis import Analysis
 from tracer.diff_analysis import DiffAnalysis, FindingChange, Measure
 from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, cost_of
 from tracer.exporters.traced import turn_ns
-from tracer.exporters.what_if import row_of
+from tracer.exporters.what_if import is_change, row_of
 from tracer.findings import Finding
 
 _MOSTLY_RATIO = 0.5
@@ -99,7 +99,7 @@ def _prediction(diff: DiffAnalysis, change: FindingChange) -> Prediction | None:
     cost = cost_of(diff.before, change.before)
     row = row_of(diff.before, cost)
     compared = _compared(diff, cost)
-    if row["step_ns"] is None or compared is None:
+    if row["step_ns"] is None or compared is None or not is_change(row):
         return None
     phase, measure, turn = compared
     before_ns = int(row["step_ns"]) + int(row["gain_ns"])

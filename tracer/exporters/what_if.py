@@ -19,7 +19,12 @@ def what_if(analysis: Analysis) -> list[dict[str, Any]]:
     costs = [cost for cost in ranked_costs(analysis) if (cost.finding.gain_ns or 0) > 0]
     costs.sort(key=lambda cost: -(cost.finding.gain_ns or 0))
     rows = [row_of(analysis, cost) for cost in costs]
-    return [row for row in rows if not row["change"].startswith("Record again")]
+    return [row for row in rows if is_change(row)]
+
+
+def is_change(row: dict[str, Any]) -> bool:
+    """Whether the row is about a change of the program, and no new recording."""
+    return not str(row["change"]).startswith("Record again")
 
 
 def row_of(analysis: Analysis, cost: Cost) -> dict[str, Any]:
