@@ -62,6 +62,13 @@ def two_devices(odd_us: float = 0.0) -> Analysis:
     return make_analysis([Step("decode", parts), Step("decode", parts)] * 3, devices=2)
 
 
+def thirds() -> Analysis:
+    """Three steps whose mean has no whole nanoseconds in any group."""
+    groups = ("attention.core", "ffn.projection", "other.norm")
+    sizes = ((1.001, 1.002, 1.002), (1.002, 1.002, 1.001), (1.002, 1.001, 1.002))
+    return make_analysis([Step("decode", dict(zip(groups, us, strict=True))) for us in sizes])
+
+
 @pytest.fixture(scope="module")
 def validator() -> Any:
     schema = json.loads(SCHEMA_FILE.read_text())
@@ -133,6 +140,7 @@ SAMPLES: tuple[Callable[[], Analysis], ...] = (
     lambda: two_devices(0.333),
     unusable_analysis,
     lambda: steps(10, 20, 500, 30, 40),
+    lambda: thirds(),
 )
 
 
@@ -554,6 +562,12 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
     assert "A's report predicted 8.50 us a step (-2.00 us), B measures 6.50 us (-4.00 us)" in text
 
 
+def test_what_is_not_like_with_like_keeps_no_promise() -> None:
+    assert "predicted" in said(compare(_found(wait()), steps(6, 7)))
+    other = replace(steps(6, 7), cpu_only=True)
+    assert "predicted" not in said(compare(_found(wait()), other))
+
+
 def test_advice_to_record_again_is_no_promise() -> None:
     again = replace(wait(), advice="Record again with detail='full' to see the function.")
     (row,) = to_diff(compare(_found(again), steps(6, 7)))["findings"]
@@ -613,6 +627,10 @@ def test_kernels_appear_and_go() -> None:
         ),
     ]
     assert {k["status"] for k in phase["kernels"][2:]} == {"still"}
+    assert {k["total"]["change_ns"] for k in phase["kernels"][2:]} == {0}
+    few = {**BASE, "gemm": ("model.layers.0.mlp", 210.0)}  # more in all, in more steps
+    changed = compare(traced(BASE, steps=9), traced(few, steps=3)).phases[0].kernels
+    assert changed[0].name == "gemm"
 
 
 def test_modules_are_told_by_path_like_layers_as_one() -> None:
@@ -696,6 +714,43 @@ def test_names_of_kernels_and_modules_are_data_as_well() -> None:
     assert "[red]bold[/red]" in text
     assert "核函数" in text
     json.loads(report_text(to_diff(compare(before, traced(BASE, steps=2)))))
+
+
+def test_names_of_the_modules_that_changed_are_data() -> None:
+    def model(us: float) -> Analysis:
+        return traced({name: (f"model.{name}", us) for name in HOSTILE_NAMES[2:]}, steps=2)
+
+    diff = compare(model(300), model(200))
+    assert diff.phases[0].modules_by == "path"
+    text = render_diff(diff, width=160, ascii=False).partition("MODULES")[2]
+    text.encode("utf-8")
+    assert "核函数" in text.partition("KERNELS")[0]
+    assert {c for c in text if ord(c) < 32 or 127 <= ord(c) < 160} == {"\n"}
+    assert not set(text) & set("\u202e\u2066\ufeff\u2028\ud800")
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_the_answer_shows_names_as_data(name: str) -> None:
+    title = replace(wait(), title=f"x y z {name} waits here", cost_ns=90_000)
+    facts = {"models": [{"parameters": 1, "model_type": name}]}
+    text = said(compare(steps(10, 11), replace(_found(title), facts=facts)))
+    text += said(compare(_model(model_type="plain"), replace(steps(10, 11), facts=facts)))
+    text.encode("utf-8")
+    assert not {c for c in text if ord(c) < 32 or 127 <= ord(c) < 160}
+    assert not set(text) & set("\u202e\u2066\ufeff\u2028\ud800")
+    assert "waits here" in text
+
+
+def test_a_module_that_is_nothing_but_the_one_in_it_takes_no_line() -> None:
+    halved = {name: (path, us / 2) for name, (path, us) in BASE.items()}
+    for left_out, told in (
+        (None, ["model", "layers.*.mlp", "layers.*.attn"]),
+        ("softmax", ["model.layers.*.mlp"]),
+    ):
+        sides = ({n: row for n, row in one.items() if n != left_out} for one in (BASE, halved))
+        text = render_diff(compare(*map(traced, sides)), width=100)
+        rows = text.partition("MODULES")[2].partition("\n\n")[0].splitlines()[2:]
+        assert [row.split()[0] for row in rows] == told
 
 
 def test_every_line_fits() -> None:

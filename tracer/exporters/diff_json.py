@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer.analysis import GROUPS, Analysis
+from tracer.analysis import Analysis
 from tracer.diff_analysis import DiffAnalysis, Difference, Measure, Named, PhaseChange, Side
 from tracer.exporters.diff_findings import CostChange, Prediction, cost_changes
 from tracer.exporters.diff_levels import Bucket, buckets_of
@@ -112,7 +112,7 @@ def _measure(measure: Measure) -> dict[str, Any]:
 
 
 def _breakdown(change: PhaseChange, buckets: list[Bucket]) -> dict[str, Any]:
-    """Groups and their parts, whose times and changes add up to `sum`."""
+    """Groups and their parts, whose times and changes add up to `sum`, that of the steps."""
     groups: dict[str, Any] = {}
     for bucket in buckets:
         median = change.medians.get((bucket.group, bucket.part))
@@ -121,9 +121,9 @@ def _breakdown(change: PhaseChange, buckets: list[Bucket]) -> dict[str, Any]:
             groups[bucket.group] = {**times, "parts": {}}
         elif bucket.before_ns or bucket.after_ns:
             groups[bucket.group]["parts"][bucket.part] = times
-    whole = [groups[group] for group in GROUPS]
-    keys = ("before_ns", "after_ns", "change_ns")
-    return {"sum": {key: sum(group[key] for group in whole) for key in keys}, "groups": groups}
+    sides = (change.before, change.after)
+    ours, theirs = (round(s.wall_ns * max(s.devices, 1) / s.count) for s in sides)
+    return {"sum": _bucket(Bucket("", "", ours, theirs)), "groups": groups}
 
 
 def _bucket(bucket: Bucket) -> dict[str, int]:
