@@ -102,6 +102,22 @@ EAGER_MODELS = {
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
         "o: layernorm gemm",
     ),
+    "segformer, a convolution in the FFN": passes(
+        "o: conv layernorm",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm conv gelu gemm o: add"] * 4,
+        "o: layernorm",
+    ),
+    "deberta, positions looked up among the scores": passes(
+        "o: gather layernorm",
+        [
+            (
+                "a: gemm*4 mul gemm index gemm index add*2 softmax gemm gemm o: add layernorm "
+                "f: gemm gelu gemm o: add layernorm"
+            )
+        ]
+        * 4,
+        "o: gemm gelu layernorm gemm",
+    ),
     "dit, norms modulated": passes(
         "o: conv add gemm silu gemm",
         [

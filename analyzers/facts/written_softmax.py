@@ -80,9 +80,8 @@ def written_softmaxes(
 ) -> list[WrittenSoftmax]:
     """All of them, in order. The masks are of work: batched products, and what is in no chain."""
     named, fused = _letters_of_names(work)
-    if not any(
-        b"e" in letters or b"p" in letters for letters in (*named.tolist(), *fused.tolist())
-    ):
+    held = b"".join((*named.tolist(), *fused.tolist()))
+    if b"s" not in held or not (b"e" in held or (b"p" in held and b"d" in held)):
         return []
     of_work = _letters(work, named, fused)
     of_work[stops], of_work[product] = b"#", b"P"

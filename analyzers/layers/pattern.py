@@ -36,7 +36,8 @@ _BEYOND_DOUBT = 0.95
 
 # One attention: a core kernel, or product, softmax, product with nothing but element-wise work
 # between them; and all that follow with nothing heavy between (split by batch or by keys).
-_UNFUSED = rb"Gg*[mDacfeoqzlAy?]*x[cdmfze]*Gg*"
+# Relative positions are looked up among the scores.
+_UNFUSED = rb"Gg*[mDacfeoqzlAyiE?]*x[cdmfze]*Gg*"
 _CORE = re.compile(
     rb"(?:" + _UNFUSED + rb"|[KS])(?:[^GMNBFRAEYLOVr]*[KS]|[mDacdfezly]*" + _UNFUSED + rb")*"
 )
@@ -52,8 +53,9 @@ _GATHER = re.compile(
     rb"[NBFr][^NBFrTRxY]*?(E)(?=.*[NBFr])|[GM].*[NBFr]G[^NBFrTRxYAMG]*?(E)(?=[^NBFr]*$)", re.S
 )
 # The convolution that a state-space or gated block runs over its projected input: it stands for the
-# scan where that is written out in many kernels. Convolutions of images have no product before.
-_MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?=[^NBF]*G)", re.S)
+# scan where that is written out in many kernels. Convolutions of images have no product before, and
+# the one of an FFN lies with an activation between its two products.
+_MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*Ac*Gg*c*[DNBF])(?=[^NBF]*G)", re.S)
 _UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
 _CHOICE = re.compile(rb".*[YL]", re.S)
 
@@ -164,8 +166,11 @@ def _with_mixers(text: bytes) -> bytes:
     if b"V" not in text:
         return text
     letters = bytearray(text)
-    for match in _MIXING.finditer(text):
-        letters[match.start(1)] = ord("S")
+    found = list(_MIXING.finditer(text))
+    # One a pass, among many cores, is that of the image that the next pass begins with.
+    if 2 * len(found) >= len(_CORE.findall(text)):
+        for match in found:
+            letters[match.start(1)] = ord("S")
     return bytes(letters)
 
 
