@@ -49,3 +49,11 @@ def between_steps(steps: Rows, length_ns: Longs) -> dict[str, int]:
     """A detail: how much of what a finding costs lies between steps, by the step of each piece."""
     between = int(length_ns[steps < 0].sum())
     return {"between_steps_ns": between} if between else {}
+
+
+def is_of_transformers(analysis: Analysis, model_type: str = "") -> bool:
+    """Whether a model of this class, or any, is one of the library's. That a program loaded the
+    library tells nothing of the models of its own."""
+    models = analysis.facts.get("models") or ()
+    named = (model for model in models if model_type in ("", model.get("type")))
+    return any(model.get("model_type") for model in named)

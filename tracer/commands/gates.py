@@ -24,6 +24,8 @@ RULES: tuple[str, ...] = (
     "gap.compile",
     "warmup.first_use",
     "loop.evaluation",
+    "cache.absent",
+    "cache.copied",
     "fallback.attention",
     "fallback.matmul",
     "fallback.quantized_matmul",

@@ -51,6 +51,8 @@ _RULES_OF_IDLE = ("gap.", "sync.", "warmup.")
 # Without a finding of this rule, memory is asked for while the cache grows from nothing.
 _MEMORY_RULE = "sync.allocator"
 _GROWTH = "the cache grows from nothing, paid once. Record after a warm-up step"
+# The finding that says what the advice on the part kv_cache does.
+_CACHE_RULE = "cache.copied"
 # Details of a recording of ours that hold modules.
 _WITH_MODULES = ("modules", "full")
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
@@ -71,7 +73,15 @@ def change_sentence(analysis: Analysis, level: Level, shown: Level) -> str:
         return f"{told} {named and 'Next: ' + small(named)}".strip()
     # How idle is spread is known of all steps together.
     advice = _general_advice(analysis, level if claims(shown)[0].kind == "idle" else shown)
+    if best is not None and _says_the_same(advice, best.finding):
+        advice = None
     return " ".join(text for text in (advice and f"{advice}.", told) if text)
+
+
+def _says_the_same(advice: str | None, finding: Finding) -> bool:
+    """Whether the general advice is what a finding says in more words."""
+    about = part_advice("attention", "kv_cache", "") or ""
+    return finding.rule == _CACHE_RULE and advice is not None and advice.endswith(about)
 
 
 def _finding_sentence(analysis: Analysis, shown: Level, cost: Cost) -> str:
