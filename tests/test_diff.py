@@ -484,6 +484,8 @@ def _statuses(before: Analysis, after: Analysis) -> list[str]:
         wait(),
         wait(line=99),
         wait(file=None, line=None, function=None),
+        wait(file="copy.py", line=99),
+        wait(function="sample", file="sampling.py"),
         replace(wait(), title="the host reads another value", cost_ns=9_000),
     ],
 )
@@ -491,11 +493,51 @@ def test_the_same_finding_is_still_there(after: Finding) -> None:
     assert _statuses(_found(wait()), _found(after)) == ["still"]
 
 
-def test_another_cause_or_place_is_another_finding() -> None:
+def test_another_cause_or_operator_is_another_finding() -> None:
     other = replace(wait(), detail={"cause": "data-dependent-shape"})
     assert _statuses(_found(wait()), _found(other)) == ["gone", "new"]
-    elsewhere = wait(function="sample", file="sampling.py")
-    assert _statuses(_found(wait()), _found(elsewhere)) == ["gone", "new"]
+    of_another = wait(function="sample", file="sampling.py", operator="aten::nonzero")
+    assert _statuses(_found(wait()), _found(of_another)) == ["gone", "new"]
+    in_another = wait(function="sample", module="head")
+    assert _statuses(_found(wait(module="embed")), _found(in_another)) == ["gone", "new"]
+
+
+def _lines(before: Analysis, after: Analysis) -> set[tuple[int | None, int | None]]:
+    pairs = compare(before, after).findings
+    return {(_line(change.before), _line(change.after)) for change in pairs}
+
+
+def _line(finding: Finding | None) -> int | None:
+    return None if finding is None else finding.where.line
+
+
+def test_lines_inserted_above_move_all_waits_of_a_function() -> None:
+    moved = [wait(line, file="/elsewhere/loop.py") for line in (15, 19, 40)]
+    ours = [wait(line) for line in (10, 14, 35)]
+    assert _lines(_found(*ours), _found(*moved)) == {(10, 15), (14, 19), (35, 40)}
+    # Of fewer, the nearest is the same one.
+    assert _lines(_found(*ours), _found(moved[2])) == {(10, None), (14, None), (35, 40)}
+
+
+def test_a_function_in_a_copy_of_its_file_is_the_same_before_another_one() -> None:
+    ours = _found(wait(function="load"), wait(function="sample", line=50))
+    theirs = _found(wait(function="sample", file="b.py", line=12),
+                    wait(function="load", file="b.py", line=52))  # fmt: skip
+    assert _lines(ours, theirs) == {(10, 52), (50, 12)}
+    assert set(_statuses(ours, theirs)) == {"still"}
+
+
+def test_the_only_one_left_is_still_there_and_both_places_are_shown() -> None:
+    ours, theirs = wait(), wait(function="sample", file="sampling.py", line=7)
+    text = render_diff(compare(_found(ours), _found(theirs)), width=160)
+    assert "loop.py:10 step, operator aten::item in A; sampling.py:7 sample, operator" in text
+    nowhere = wait(file=None, line=None, function=None, operator=None)
+    text = render_diff(compare(_found(ours), _found(nowhere)), width=160)
+    assert "where: loop.py:10 step, operator aten::item in A; not recorded in B" in text
+    # Of two, none is the only one.
+    several = _found(theirs, wait(function="beam", file="sampling.py", line=9))
+    two = _found(ours, wait(function="greedy", line=30))
+    assert sorted(_statuses(two, several)) == ["gone", "gone", "new", "new"]
 
 
 def pause(title: str, **where: Any) -> Finding:
@@ -508,11 +550,10 @@ def test_a_finding_without_a_place_is_told_by_what_it_says() -> None:
     other = "60.9 us at a time pass outside operators between aten::gelu and aten::t"
     assert _statuses(_found(pause(between)), _found(pause(shorter))) == ["still"]
     assert _statuses(_found(pause(between)), _found(pause(other))) == ["gone", "new"]
-    # What a function did is not what nobody knows the place of, where both recorded lines.
+    # A sample may hit the function on one side alone.
     named = pause("host work in load, 3 ms at a time", file="a.py", line=3, function="load")
-    assert _statuses(_found(named), _found(pause(between))) == ["gone", "new"]
-    seen = _with_meta(_found(named), recorded={"stacks": True})
-    assert _statuses(seen, _found(pause("the cause is not recorded"))) == ["still"]
+    assert _statuses(_found(named), _found(pause(between))) == ["still"]
+    assert _statuses(_found(named), _found(pause("the cause is not recorded"))) == ["still"]
 
 
 def test_launching_is_the_same_finding_in_steps_of_another_name() -> None:

@@ -15,22 +15,22 @@ _APART = ("cause", "kind", "backend", "op", "group", "device")
 # Numbers and their units, which differ from recording to recording.
 _NUMBER = re.compile(r"[\d.,]+ ?(?:ns|us|ms|s|%)?\b")
 _OPERATOR = "::"
-# Levels of detail at which our recorder sees lines.
-_WITH_LINES = ("modules", "full")
+_OPERATOR_NAME = re.compile(r"\w+(?:::\w+)+")
 _Key = Callable[[Finding], Hashable]
 
 
 def match_findings(before: Analysis, after: Analysis) -> tuple[FindingChange, ...]:
-    """Every finding of both sides once: the same rule, cause and place are the same finding. A line
-    may have moved, and places may be known on one side alone. What one side could not look for is
-    neither gone nor new."""
+    """Every finding of both sides once. The same rule and cause at the same place are the same
+    finding; then those in the same function, whose lines may have moved and whose file may be
+    another one; then the only ones that are left of a rule and cause, as the place is what a sample
+    hit and may be known on one side alone. What one side could not look for is neither gone nor
+    new."""
     ours, theirs = list(before.findings), list(after.findings)
     pairs: list[FindingChange] = []
-    for key in (_by_line, _by_function, _by_module, _by_title):
+    for key in (_by_line, _by_function, _by_file_name, _by_name, _by_module, _by_title):
         pairs += _take_pairs(ours, theirs, key)
-    pairs += _take_single(ours, theirs, _names_nothing)
-    if _tells_lines(before) != _tells_lines(after):
-        pairs += _take_single(ours, theirs, _cause)
+    for key in (_by_inside, _names_nothing, _cause):
+        pairs += _take_single(ours, theirs, key)
     pairs += [FindingChange(f, None, *_looked(after, f)) for f in ours]
     return tuple(pairs + [FindingChange(None, f, *_looked(before, f)) for f in theirs])
 
@@ -46,39 +46,69 @@ def _looked(analysis: Analysis, finding: Finding) -> tuple[str, str]:
     return reasons["not_checked"], reasons["partial"]
 
 
-def _tells_lines(analysis: Analysis) -> bool:
-    meta = analysis.trace.meta
-    return meta.detail in _WITH_LINES or bool(meta.recorded.get("stacks"))
-
-
 def _take_pairs(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[FindingChange]:
-    """Findings with the same key, taken out of both lists."""
+    """Findings with the same key, taken out of both lists; of several those nearest by line."""
     pairs = []
-    for finding in list(ours):
-        wanted = key(finding)
-        alike = (other for other in theirs if key(other) == wanted)
-        same = next(
-            (o for o in alike if key is not _by_module or not _both_lines(finding, o)), None
-        )
-        if same is not None and wanted is not None:
-            pairs.append(FindingChange(finding, same))
-            ours.remove(finding)
-            theirs.remove(same)
+    for one, other in _nearest_first(ours, theirs, key):
+        if any(one is f for f in ours) and any(other is f for f in theirs):
+            pairs.append(FindingChange(one, other))
+            _take(ours, one)
+            _take(theirs, other)
     return pairs
+
+
+def _nearest_first(
+    ours: list[Finding], theirs: list[Finding], key: _Key
+) -> list[tuple[Finding, Finding]]:
+    """Who may be the same, with like places in the order of their lines."""
+    groups = [_grouped(side, key) for side in (ours, theirs)]
+    found = []
+    for wanted, mine in groups[0].items():
+        others = groups[1].get(wanted, [])
+        if len(mine) == len(others):  # lines inserted above move all of them
+            found += list(zip(mine, others, strict=True))
+        found += sorted(((f, o) for f in mine for o in others), key=_lines_apart)
+    return [pair for pair in found if key is not _by_module or not _both_lines(*pair)]
+
+
+def _grouped(findings: list[Finding], key: _Key) -> dict[Hashable, list[Finding]]:
+    groups: dict[Hashable, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda f: f.where.line or 0):
+        if (wanted := key(finding)) is not None:
+            groups.setdefault(wanted, []).append(finding)
+    return groups
+
+
+def _lines_apart(pair: tuple[Finding, Finding]) -> int:
+    return abs((pair[0].where.line or 0) - (pair[1].where.line or 0))
+
+
+def _take(findings: list[Finding], taken: Finding) -> None:
+    findings[:] = [finding for finding in findings if finding is not taken]
 
 
 def _take_single(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[FindingChange]:
-    """The findings that alone have a key on either side."""
-    single = [
-        finding
-        for finding in ours
-        if key(finding) is not None
-        and all([key(f) for f in side].count(key(finding)) == 1 for side in (ours, theirs))
-    ]
-    pairs = [_take_pairs([finding], theirs, key)[0] for finding in single]
-    for finding in single:
-        ours.remove(finding)
+    """The findings that alone have a key on either side, unless they tell that they are others."""
+    groups = [_grouped(side, key) for side in (ours, theirs)]
+    pairs = []
+    for wanted, mine in groups[0].items():
+        others = groups[1].get(wanted, [])
+        if len(mine) == len(others) == 1 and _may_be_same(mine[0], others[0]):
+            pairs.append(FindingChange(mine[0], others[0]))
+            _take(ours, mine[0])
+            _take(theirs, others[0])
     return pairs
+
+
+def _may_be_same(one: Finding, other: Finding) -> bool:
+    """Whether module and operators are the same, as far as both tell them."""
+    told = zip(_told_inside(one), _told_inside(other), strict=True)
+    return all(ours == theirs for ours, theirs in told if ours and theirs)
+
+
+def _told_inside(finding: Finding) -> tuple[Hashable, ...]:
+    titled = () if _has_place(finding) else tuple(_OPERATOR_NAME.findall(finding.title))
+    return *_inside(finding), titled
 
 
 def _cause(finding: Finding) -> Hashable:
@@ -99,11 +129,32 @@ def _by_function(finding: Finding) -> Hashable:
     return _cause(finding), where.file, where.function, *_inside(finding)
 
 
+def _by_file_name(finding: Finding) -> Hashable:
+    """The same file in another folder."""
+    where = finding.where
+    if where.file is None or where.function is None:
+        return None
+    name = re.split(r"[/\\]", where.file)[-1]
+    return _cause(finding), name, where.function, *_inside(finding)
+
+
+def _by_name(finding: Finding) -> Hashable:
+    """The function by its name alone: the file may be a copy, or be moved."""
+    if finding.where.function is None:
+        return None
+    return _cause(finding), finding.where.function, *_inside(finding)
+
+
 def _by_module(finding: Finding) -> Hashable:
     """Module and operator tell, where the line was recorded on one side alone or on none."""
     if finding.where.module is None and finding.where.operator is None:
         return None
     return _cause(finding), *_inside(finding)
+
+
+def _by_inside(finding: Finding) -> Hashable:
+    """Module and operator in a function of whatever name."""
+    return None if not any(_inside(finding)) else (_cause(finding), *_inside(finding))
 
 
 def _both_lines(one: Finding, other: Finding) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.text import Text
 
 from tracer.analysis import GROUPS, PARTS, Analysis
-from tracer.diff_analysis import DiffAnalysis, Measure, Named, PhaseChange, Side
+from tracer.diff_analysis import DiffAnalysis, FindingChange, Measure, Named, PhaseChange, Side
 from tracer.exporters.diff_findings import CostChange, cost_changes
 from tracer.exporters.diff_levels import buckets_of, levels_of, told_turn
 from tracer.exporters.diff_verdict import chance, diff_verdict, promise_text
@@ -415,13 +415,24 @@ def _costs(row: CostChange) -> list[str]:
 def _finding_details(page: Page, row: CostChange) -> list[Text]:
     finding = row.change.finding
     lines = paragraph(page, inert(finding.title), indent=_INDENT)
-    place = where_text(finding.where)
+    place = _places_text(row.change)
     lines += paragraph(page, f"where: {place}", indent=_INDENT) if place else []
     for said in _sure_words(row):
         lines += paragraph(page, said, indent=_INDENT)
     if row.change.status == "new" and finding.advice:
         lines += paragraph(page, f"do: {inert(finding.advice)}", indent=_INDENT)
     return lines
+
+
+def _places_text(change: FindingChange) -> str:
+    """Where it is; in either recording, where these tell other places."""
+    if change.before is None or change.after is None:
+        return where_text(change.finding.where)
+    places = where_text(change.before.where), where_text(change.after.where)
+    if places[0] == places[1]:
+        return places[0]
+    ours, theirs = (place or "not recorded" for place in places)
+    return f"{ours} in A; {theirs} in B"
 
 
 def _sure_words(row: CostChange) -> Iterator[str]:
