@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.communication.host_collectives import host_work
 from tracer.analyzers.facts.compiled import map_compiled
+from tracer.analyzers.facts.cut import was_cut
 from tracer.analyzers.facts.host import Host, Launches
 from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
 from tracer.analyzers.facts.work import COLLECTIVE, COMPUTE, TRANSFER_CLASS, Hints, Work
@@ -27,8 +28,7 @@ _HOST_COPIES = ("host_to_device", "device_to_host")
 
 def device_part_cut(trace: Trace) -> bool:
     """The file names a device and was cut: host rows come first, so the device's are what lacks."""
-    cut = any(note.rule == "trace.truncated" for note in trace.notes)
-    return cut and len(trace.table("devices")) > 0 and not trace.device_rows.size
+    return was_cut(trace) and len(trace.table("devices")) > 0 and not trace.device_rows.size
 
 
 def collect_work(trace: Trace, host: Host, launches: Launches, tree: ModuleTree) -> Work:

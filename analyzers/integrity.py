@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analyzers.collecting import device_part_cut
+from tracer.analyzers.facts.cut import cut_notes
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.gaps import Gaps
 from tracer.analyzers.intervals import NONE
@@ -21,6 +22,7 @@ def integrity_notes(work: Work, steps: pd.DataFrame, gaps: Gaps) -> tuple[Note, 
     """Notes on what was recorded and what was not."""
     notes = [
         *_device_notes(work),
+        *cut_notes(work.trace),
         *_orphan_notes(work),
         *_queue_notes(gaps),
         *_clock_notes(work),

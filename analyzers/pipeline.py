@@ -25,6 +25,7 @@ from tracer.analyzers.context import Context, Explain, Rule, StepPlan
 from tracer.analyzers.evidence.directions import DIRECTIONS
 from tracer.analyzers.evidence.ladder import attribute
 from tracer.analyzers.facts.counters import memory_of, metrics_of
+from tracer.analyzers.facts.cut import known_until
 from tracer.analyzers.facts.host import link_launches, read_host
 from tracer.analyzers.facts.modules import read_modules
 from tracer.analyzers.facts.work import Work
@@ -39,6 +40,7 @@ from tracer.analyzers.steps.kernel_phases import phases_by_kernels
 from tracer.analyzers.steps.observer import not_observed, observe
 from tracer.analyzers.steps.training import training_phases
 from tracer.analyzers.steps.warmup import find_first_use
+from tracer.analyzers.steps.whole import whole_steps
 from tracer.analyzers.tables import (
     sum_charges,
     summarise_phases,
@@ -81,7 +83,8 @@ def _understand(trace: Trace) -> tuple[Context, Slices]:
     launches = link_launches(host)
     work = collect_work(trace, host, launches, read_modules(trace, host))
     lanes = lanes_of(work)
-    plan = plan_steps(work, lanes, find_steps(trace, host, launches))
+    steps = whole_steps(trace, launches, find_steps(trace, host, launches))
+    plan = plan_steps(work, lanes, steps)
     attribution, roles = attribute(
         work,
         plan.work_step,
@@ -145,7 +148,7 @@ def _one_step(work: Work) -> StepPlan:
     trace = work.trace
     rows = trace.rows("operator", "annotation", "module", "frame", "runtime", *_DEVICE)
     start = int(trace.start_ns[rows].min()) if rows.size else 0
-    end = int(trace.end_ns[rows].max()) if rows.size else 0
+    end = known_until(trace) or (int(trace.end_ns[rows].max()) if rows.size else 0)
     step = HostStep("window", start, end, NONE, "window")
     work_step = np.where(work.orphaned, NONE, 0).astype(np.int32)
     return StepPlan([step], np.array([start]), np.array([end]), work_step, False)

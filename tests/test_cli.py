@@ -599,7 +599,7 @@ def test_a_terminal_is_told_where_the_index_of_many_reports_is(
     words = ["report", str(trace_file), str(trace_file)]
     assert cli.main(words) == 0
     piped = capsys.readouterr()
-    assert piped.out.startswith("RECORDINGS  2 in ") and piped.err == ""
+    assert piped.out.startswith("RECORDINGS  2 in") and piped.err == ""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert cli.main(words) == 0
     assert "index is at the top" in capsys.readouterr().err

@@ -11,10 +11,12 @@ import pytest
 
 from tracer import cli
 from tracer.analyzers import analyze
+from tracer.collectors.kineto.trace import read_kineto
 from tracer.exporters.text import render_text
 from tracer.store import load_run, save_run
 
 RECORDED = Path(__file__).parent / "recordings"
+SAMPLE = Path(__file__).parents[1] / "samples/recordings/decode_llama8b_modules.json.gz"
 NEEDED = {"events.parquet", "threads.parquet", "meta.json"}
 RUNS = [
     "graphs/captured_streams",
@@ -83,3 +85,22 @@ def test_tables_that_say_nothing_without_each_other_go_together(tmp_path: Path) 
     loaded = load_run(run)
     assert not {"compiled_graphs", "compiled_calls", "compiled_modules"} & set(loaded.tables)
     assert [note.detail["table"] for note in loaded.notes if note.partial] == ["compiled_graphs"]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.5, 0.6, 0.75, 0.9, 0.99])
+def test_a_file_cut_anywhere_accounts_for_the_steps_that_were_read(
+    tmp_path: Path, share: float
+) -> None:
+    """Time of which the device's rows were cut off is no idle time."""
+    whole = SAMPLE.read_bytes()
+    cut = tmp_path / SAMPLE.name
+    cut.write_bytes(whole[: int(share * len(whole))])
+    analysis = analyze(read_kineto(cut))
+    if not analysis.accounted:
+        assert "before its device rows" in analysis.breakdown_reason
+        return
+    assert analysis.integrity_status == "partial"
+    busy = analyze(read_kineto(SAMPLE)).steps["busy_ns"].min()
+    assert (analysis.steps["busy_ns"] > 0.9 * busy).all() or len(analysis.steps) == 1
+    told = "trace.device_part_cut" in [note.rule for note in analysis.notes]
+    assert told or share == 0.99

@@ -114,7 +114,8 @@ def _one_an_operator(work: Work, sequence: Longs) -> Longs:
     compiled code are work of their own."""
     operator = work.operator[sequence]
     fused = np.array([bool(name.fused_ops) for name in work.names], dtype=bool)
-    again = np.concatenate([[False], operator[1:] == operator[:-1]])
+    again = np.zeros(sequence.size, dtype=bool)
+    again[1:] = operator[1:] == operator[:-1]
     again &= (operator != NONE) & ~fused[work.name_code[sequence]]
     return np.flatnonzero(~again)
 
