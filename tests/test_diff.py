@@ -583,24 +583,66 @@ def test_what_could_not_be_looked_at_is_not_gone() -> None:
     )
 
 
+def waiting(*sync_us: float, ffn_us: float = 6.0, cost_us: float | None = None) -> Analysis:
+    """Steps with a wait in each, and the finding about it where that costs something."""
+    made = make_analysis(
+        [Step("decode", {"overhead.sync": us, "ffn.projection": ffn_us}) for us in sync_us]
+    )
+    return made if cost_us is None else replace(made, findings=(wait(cost_us=cost_us),))
+
+
 def test_predicted_and_measured_stand_side_by_side() -> None:
-    after = steps(6, 7)
-    (row,) = to_diff(compare(_found(wait()), after))["findings"]
+    before, after = waiting(4, 5, cost_us=9.0), waiting(0.5, 0.6)
+    (row,) = to_diff(compare(before, after))["findings"]
     assert row["status"] == "gone"
-    assert (row["before_cost_ns"], row["after_cost_ns"], row["change_ns"]) == (2_000, 0, -2_000)
+    assert (row["before_cost_ns"], row["after_cost_ns"], row["change_ns"]) == (4_500, 0, -4_500)
     assert row["predicted"] == {
         "phase": "decode",
         "from_start_to_start": False,
         "before_ns": 10_500,
-        "predicted_ns": 8_500,
-        "measured_ns": 6_500,
-        "predicted_gain_ns": 2_000,
-        "measured_gain_ns": 4_000,
+        "predicted_ns": 6_000,
+        "measured_ns": 6_550,
+        "predicted_gain_ns": 4_500,
+        "measured_gain_ns": 3_950,
+        "about": "sync",
+        "about_change_ns": -3_950,
+        "all_else_ns": 0,
+        "else_changed": False,
         "among": 1,
         "basis": "the cost of the finding",
     }
-    text = render_diff(compare(_found(wait()), after))
-    assert "A's report predicted 8.50 us a step (-2.00 us), B measures 6.50 us (-4.00 us)" in text
+    text = render_diff(compare(before, after))
+    assert "A's report predicted 6.00 us a step (-4.50 us), B measures 6.55 us (-3.95 us)" in text
+
+
+def test_a_step_that_changed_for_other_reasons_is_told_apart_from_the_promise() -> None:
+    before = waiting(4, 5, cost_us=9.0)
+    text = said(compare(before, waiting(0.5, 0.6, ffn_us=90.0)))
+    assert "A's report predicted -4.50 us a step; B measures " in text
+    assert text.endswith(" -3.95 us, and all else +84.0 us.")
+    # Of what the finding is about nothing is recorded: that other things changed is said.
+    placeless = replace(before, findings=(replace(wait(cost_us=9.0), rule="memory.retry"),))
+    text = said(compare(placeless, waiting(0.5, 0.6, ffn_us=90.0)))
+    assert "B measures 90.6 us (+80.0 us), in which other things changed as well." in text
+
+
+def test_a_finding_that_is_still_there_keeps_a_promise_by_most_of_its_cost() -> None:
+    before = waiting(4, 5, cost_us=9.0)
+    for cost_us, kept in ((8.0, False), (1.0, True)):
+        after = waiting(0.5, 0.6, cost_us=cost_us)
+        (row,) = to_diff(compare(before, after))["findings"]
+        assert row["status"] == "still"
+        assert (row["predicted"] is not None) == kept
+
+
+def test_no_promise_is_told_of_a_step_that_may_not_have_changed() -> None:
+    before = waiting(1, 4, 7, 12, cost_us=9.0)
+    assert "predicted" in render_diff(compare(before, waiting(0.1, 0.1, 0.1, 0.1, ffn_us=1.0)))
+    within = compare(before, waiting(1, 2, 7, 12))
+    assert within.phases[0].step.within_scatter is True
+    assert "predicted" not in render_diff(within)
+    one = compare(before, waiting(0.1, ffn_us=1.0))  # shows no scatter
+    assert "predicted" not in render_diff(one)
 
 
 def test_what_is_not_like_with_like_keeps_no_promise() -> None:

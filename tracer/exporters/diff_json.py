@@ -6,8 +6,9 @@ from typing import Any
 
 from tracer.analysis import Analysis
 from tracer.diff_analysis import DiffAnalysis, Difference, Measure, Named, PhaseChange, Side
-from tracer.exporters.diff_findings import CostChange, Prediction, cost_changes
+from tracer.exporters.diff_findings import CostChange, cost_changes
 from tracer.exporters.diff_levels import Bucket, buckets_of
+from tracer.exporters.diff_promises import Prediction
 from tracer.exporters.json_report import finding_json, plain, source_json
 from tracer.version import VERSION
 
@@ -197,6 +198,7 @@ def _rounded(ns: float | None) -> int | None:
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
+    about = prediction.about
     return {
         "phase": prediction.phase or "step",
         "from_start_to_start": prediction.turn,
@@ -205,6 +207,10 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
         "measured_ns": prediction.measured_ns,
         "predicted_gain_ns": prediction.predicted_gain_ns,
         "measured_gain_ns": prediction.measured_gain_ns,
+        "about": None if about is None else about.part or about.group,
+        "about_change_ns": None if about is None else about.change_ns,
+        "all_else_ns": prediction.all_else_ns,
+        "else_changed": prediction.else_changed,
         "among": prediction.among,
         "basis": prediction.basis,
     }

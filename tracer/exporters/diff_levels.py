@@ -12,6 +12,7 @@ from tracer.exporters.words import Words, phase_words
 
 # What runs between the steps is told from this share of a step on.
 _NOTABLE_TURN_RATIO = 0.02
+BETWEEN = "between the steps"  # stands for a group
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ def _divided(level: Level) -> dict[tuple[str, str], int]:
         parts = shares([level.part_ns(group, part) for part in PARTS[group]], ns)
         divided |= {(group, p): n for p, n in zip(PARTS[group], parts, strict=True)}
     return divided
+
+
+def between_of(change: PhaseChange) -> Bucket | None:
+    """What runs between the steps, a step, on one device; None where none is followed."""
+    sides = (change.before, change.after)
+    if not all(side.followed for side in sides):
+        return None
+    return Bucket(BETWEEN, "", *(round(side.between_ns / side.followed) for side in sides))
 
 
 def words_of(change: PhaseChange) -> Words:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
 from tracer.exporters.advice import IDLE_NAMES
 from tracer.exporters.claims import GROUP_NAMES, part_name
-from tracer.exporters.diff_findings import CostChange, Prediction
-from tracer.exporters.diff_levels import Bucket, buckets_of, leading, words_of
+from tracer.exporters.diff_findings import CostChange
+from tracer.exporters.diff_levels import BETWEEN, Bucket, between_of, buckets_of, leading, words_of
+from tracer.exporters.diff_promises import PLACES, Prediction
 from tracer.exporters.format import (
     change_percent_text,
     change_text,
@@ -24,31 +26,12 @@ from tracer.exporters.words import capital, small
 _TOLD_RATIO, _MOST_TOLD = 0.1, 3
 # Groups that are told by part: these have little in common.
 _BY_PART = ("overhead", "other")
-_BETWEEN = "between the steps"
 # A change below this share of a step is told of no part.
 _SMALLEST_RATIO = 0.005
 # A finding is told that changed by this share of the step.
 _FINDING_RATIO = 0.1
 # A title with so many words before its first colon is whole without the rest.
 _WHOLE_WORDS = 5
-# What the idle of a cause, or the time of a group, is made longer by.
-_PLACES = {
-    "fallback.attention": "attention",
-    "fallback.moe": "ffn",
-    "sync.hidden": "sync",
-    "sync.explicit": "sync",
-    "sync.allocator": "allocator",
-    "gap.launch_bound": "launch",
-    "gap.host": "host",
-    "gap.input": "input",
-    "gap.gc": "gc",
-    "gap.compile": "compile",
-    "warmup.first_use": "compile",
-    "transfer.repeated_weights": "transfer",
-    "comm.exposed": "communication",
-    "comm.same_stream": "communication",
-    "fallback.communication": "communication",
-}
 
 
 def diff_verdict(diff: DiffAnalysis, costs: Sequence[CostChange]) -> str:
@@ -173,11 +156,13 @@ def chance(change: PhaseChange, bucket: Bucket) -> Literal["", "scatter", "few"]
 
 def between_steps(change: PhaseChange) -> list[Bucket]:
     """What runs between the steps, where the answer is from start to start."""
-    sides = (change.before, change.after)
-    if not leading(change)[1] or not all(side.followed for side in sides):
+    if not leading(change)[1]:
         return []
-    ours, theirs = (round(side.between_ns / side.followed) for side in sides)
-    return [Bucket(_BETWEEN, "", ours * _devices(change), theirs * _devices(change))]
+    between, devices = between_of(change), _devices(change)
+    if between is None:
+        return []
+    return [replace(between, before_ns=between.before_ns * devices,
+                    after_ns=between.after_ns * devices)]  # fmt: skip
 
 
 def _devices(change: PhaseChange) -> int:
@@ -211,7 +196,7 @@ def _cause_of(bucket: Bucket, costs: Sequence[CostChange]) -> str:
     place = bucket.part or bucket.group
     for row in costs:
         finding = row.change.finding
-        fits = place == _BETWEEN if row.between else _PLACES.get(finding.rule) == place
+        fits = place == BETWEEN if row.between else PLACES.get(finding.rule) == place
         if row.change.status == status and fits and finding.severity != "info":
             return f"{status}: {_title(row)}"
     return ""
@@ -238,7 +223,7 @@ def _other_findings(change: PhaseChange, costs: Sequence[CostChange]) -> Iterato
         status, finding = row.change.status, row.change.finding
         if status not in ("gone", "new") or finding.severity == "info":
             continue
-        place = _BETWEEN if row.between else _PLACES.get(finding.rule, "")
+        place = BETWEEN if row.between else PLACES.get(finding.rule, "")
         if (place, status == "gone") in named:
             continue
         if row.each_step and abs(row.change_ns or 0) < _FINDING_RATIO * change.step.before_ns:
@@ -255,12 +240,24 @@ def _promise(costs: Sequence[CostChange]) -> Iterator[str]:
 
 
 def promise_text(prediction: Prediction) -> str:
-    """Predicted and measured side by side."""
+    """Predicted and measured side by side; where all else changed too, what the promise is about
+    stands beside it, and all else for itself."""
     apart = " from start to start" if prediction.turn else ""
-    predicted = f"A's report predicted {duration_text(prediction.predicted_ns)} a step{apart}"
-    predicted += f" ({change_text(-prediction.predicted_gain_ns)})"
-    measured = f"B measures {duration_text(prediction.measured_ns)}"
-    measured += f" ({change_text(-prediction.measured_gain_ns)})"
+    gain = change_text(-prediction.predicted_gain_ns)
     more = prediction.among - 1
     also = f", with {more} more of its findings gone" if more else ""
-    return f"{predicted}, {measured}{also}"
+    about = prediction.about
+    if prediction.else_changed and about is not None:
+        told = f"A's report predicted {gain} a step{apart}; B measures {bucket_name(about, 1)} "
+        rest = change_text(prediction.all_else_ns or 0)
+        return f"{told}{_signed(about.change_ns)}, and all else {rest}{also}"
+    predicted = f"A's report predicted {duration_text(prediction.predicted_ns)} a step{apart}"
+    measured = f"B measures {duration_text(prediction.measured_ns)}"
+    measured += f" ({_signed(-prediction.measured_gain_ns)})"
+    if prediction.else_changed:
+        measured += ", in which other things changed as well"
+    return f"{predicted} ({gain}), {measured}{also}"
+
+
+def _signed(ns: int) -> str:
+    return change_text(ns) if ns else "0"
