@@ -158,6 +158,12 @@ FORMATS: tuple[Format, ...] = (
         _NO_TIMELINE,
     ),
     Format(
+        "perfetto-export",
+        "what `tracer export --to perfetto` wrote",
+        _matches(_SPACE + rb'\{\s*"tracer"\s*:'),
+        "report the recording that it was made of",
+    ),
+    Format(
         "kineto",
         "a PyTorch profiler trace",
         _matches(_SPACE + rb"(?:\{|\[\s*(?:\{|\]?\s*$))"),

@@ -21,6 +21,7 @@ SAMPLES = {
     "html": (b"<!DOCTYPE html><html><body>404</body></html>", "fetch the file"),
     "xml": (b'<?xml version="1.0"?><Error/>', "PyTorch profiler"),
     "nsys-report": (b"NVIDIA Tegra Profiler Report 2025@5", "nsys export --type sqlite"),
+    "perfetto-export": (b'{"tracer":"1.0","baseTimeNanoseconds":5,"traceEvents":[', "made of"),
     "nsys-sqlite": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE StringIds", "PyTorch"),
     "sqlite": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE x", "PyTorch profiler"),
     "memory-snapshot": (pickle.dumps({"segments": [], "device_traces": []}), "no timeline"),

@@ -23,6 +23,7 @@ from tests.sample_analyses import (
 )
 from tracer.analysis import GROUPS, PARTS, Analysis, Observer
 from tracer.events import Note
+from tracer.exporters.advice import cpu_advice
 from tracer.exporters.change import instruction
 from tracer.exporters.format import counted, duration_text, percent_text, shares
 from tracer.exporters.html import to_html
@@ -282,8 +283,24 @@ def test_verdict_without_a_gpu() -> None:
     assert verdict(make_analysis(steps, devices=0, cpu_only=True)) == (
         "No GPU in this recording: on the CPU a decode step takes 10.0 ms: FFN 60 %, "
         "attention 30 %, outside operators 10 %. On a CPU torch.compile or a lower precision "
-        "cut it, and a GPU most."
+        "may cut it, and a GPU most."
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        ({"dtypes": {"float32": 2}}, "On a CPU torch.compile or a lower precision may cut it"),
+        ({"dtypes": {"bfloat16": 2}}, "On a CPU torch.compile may cut it"),
+        ({"compile_mode": "default"}, "On a CPU a lower precision may cut it"),
+        (
+            {"compile_mode": "default", "dtypes": {"bfloat16": 2}},
+            "Compiled and in a lower precision, a GPU cuts it most",
+        ),
+    ],
+)
+def test_advice_for_a_cpu_leaves_out_what_is_done(facts: dict[str, Any], wanted: str) -> None:
+    assert cpu_advice(facts).startswith(wanted)
 
 
 def test_verdict_where_nothing_was_measured() -> None:

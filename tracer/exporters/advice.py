@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 _WEIGHTS_DECODE = (
     "Decode reads all of these weights for each token: a larger batch or quantized weights pay most"
@@ -58,7 +59,20 @@ COMMUNICATION_ADVICE = (
 )
 TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory without waiting"
 
-CPU_ADVICE = "On a CPU torch.compile or a lower precision cut it, and a GPU most"
+
+def cpu_advice(facts: Mapping[str, Any]) -> str:
+    """What may cut products on a CPU, without what the recording says is done."""
+    ways = []
+    if not facts.get("compile_mode"):
+        ways.append("torch.compile")
+    dtypes: Mapping[str, int] = facts.get("dtypes") or {"float32": 1}
+    if 2 * dtypes.get("float32", 0) > sum(dtypes.values()):
+        ways.append("a lower precision")
+    if not ways:
+        return "Compiled and in a lower precision, a GPU cuts it most"
+    return f"On a CPU {' or '.join(ways)} may cut it, and a GPU most"
+
+
 # Why the device was idle, in words.
 IDLE_NAMES: Mapping[str, str] = {
     "launch": "launching work, operator by operator",

@@ -6,10 +6,10 @@ import re
 
 from tracer.analysis import BUCKET_CODE, Analysis
 from tracer.exporters.advice import (
-    CPU_ADVICE,
     IDLE_ADVICE,
     IDLE_NAMES,
     TRANSFER_ADVICE,
+    cpu_advice,
     part_advice,
 )
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
@@ -157,7 +157,8 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     if part == "unattributed":
         return _unknown_advice(analysis, level)
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
-    advice = CPU_ADVICE if on_cpu else part_advice(largest.kind, part, level.phase or "")
+    advice = part_advice(largest.kind, part, level.phase or "")
+    advice = cpu_advice(analysis.facts) if on_cpu else advice
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
