@@ -290,6 +290,55 @@ def test_each_common_phase_is_told_the_longest_first() -> None:
     )
 
 
+def test_one_step_against_another_leads_over_no_change_beyond_its_scatter() -> None:
+    def chat(prefill_us: float, decode_us: float, prefills: int = 1) -> Analysis:
+        decodes = [Step("decode", {"ffn.projection": decode_us + i % 3}) for i in range(8)]
+        return make_analysis([Step("prefill", {"ffn.projection": prefill_us})] * prefills + decodes)
+
+    diff = compare(chat(9_000, 300), chat(7_000, 100))
+    assert [phase.phase for phase in diff.phases] == ["decode", "prefill"]
+    assert said(diff).startswith("B is 66 % faster a decode step: 301 -> 101 us;")
+    # Where the decode steps did not change, or the prefills scatter, the longest leads.
+    for pair in ((chat(9_000, 300), chat(7_000, 300)), (chat(9_000, 300, 3), chat(7_000, 100, 3))):
+        assert compare(*pair).phases[0].phase == "prefill"
+
+
+OPERATORS = {"mm": 400.0, "addmm": 300.0, "gelu": 200.0, "softmax": 90.0, "add": 60.0}
+
+
+def on_cpu(factor: float = 1.0, calls: int = 8, **changed: float) -> Analysis:
+    """Calls of a model on a CPU, each operator of which takes so many times as long."""
+    maker, at = TraceMaker(), 0.0
+    times = {name: us * changed.get(name, factor) for name, us in OPERATORS.items()}
+    for _ in range(calls):
+        began = at
+        for name, us in times.items():
+            maker.operator(f"aten::{name}", at, us - 1)
+            at += us
+        maker.module("", "Model", began, at - began)
+        maker.side("root_calls", None, root="", type="Model", start_ns=round(began * 1000),
+                   end_ns=round(at * 1000), thread=1, batch=1, tokens=1, cached=1,
+                   graded=0, call="forward", generation=-1, part="")  # fmt: skip
+        at += 5
+    return analyze(maker.build(detail="modules", source_kind="live"))
+
+
+def test_all_operators_slower_by_one_factor_is_the_machines_doing() -> None:
+    text = said(compare(on_cpu(), on_cpu(1.7)))
+    assert "but all operators x1.7: the machine was slower or busier in B." in text
+    assert "B is" not in text
+    assert "x0.59: the machine was slower or busier in A." in said(compare(on_cpu(1.7), on_cpu()))
+    # One operator that changed by itself is the answer, and so is a setting.
+    for other in (on_cpu(mm=1.7), on_cpu(1.7, mm=1.0)):
+        assert "B is" in said(compare(on_cpu(), other))
+        assert "all operators" not in said(compare(on_cpu(), other))
+    ours, theirs = (
+        replace(a, facts={**a.facts, "engine": engine})
+        for a, engine in ((on_cpu(), "x"), (on_cpu(1.7), "y"))
+    )
+    assert "all operators" not in said(compare(ours, theirs))
+
+
 def test_what_has_no_phase_in_common_is_not_compared() -> None:
     diff = compare(steps(10, 11), steps(20, 21, phase="prefill"))
     assert (diff.phases, diff.only_before, diff.only_after) == ((), ("decode",), ("prefill",))

@@ -121,6 +121,7 @@ class PhaseChange:
     parts: tuple[PartOfStep, ...] = ()
     phase_before: str = ""  # as A calls it
     turn_counts: bool = False  # steps are calls in a loop, which goes on between them
+    pace: float | None = None  # all operators take so many times as long: the machine's doing
     like_turns: bool = False  # calls of other kinds on either side: their turns alone are alike
 
 
@@ -166,8 +167,9 @@ class FindingChange:
 
 @dataclass(frozen=True)
 class DiffAnalysis:
-    """Two recordings compared. `phases`: common to both, the longest first; one for the windows
-    where steps were not found in both. Empty, and `reason` says why: nothing can be compared."""
+    """Two recordings compared. `phases`: common to both, the longest first (after one whose change
+    is known to be beyond its scatter, where that of the longest is not); one for the windows where
+    steps were not found in both. Empty, and `reason` says why: nothing can be compared."""
 
     before: Analysis
     after: Analysis

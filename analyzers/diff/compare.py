@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tracer.analysis import Analysis
 from tracer.analyzers.diff.alike import find_differences
 from tracer.analyzers.diff.findings import match_findings
+from tracer.analyzers.diff.pace import pace_of
 from tracer.analyzers.diff.steps import (
     compare_phase,
     compare_windows,
@@ -22,6 +24,8 @@ def compare(before: Analysis, after: Analysis) -> DiffAnalysis:
     """What changed from one recording to the other: like with like, and what is not like."""
     phases = _compared_phases(before, after)
     differences = find_differences(before, after, phases)
+    paces = [pace_of(before, after, phase, differences) for phase in phases]
+    phases = _led(replace(c, pace=pace) for c, pace in zip(phases, paces, strict=True))
     only = _only(before, after)
     return DiffAnalysis(
         before=before,
@@ -33,6 +37,21 @@ def compare(before: Analysis, after: Analysis) -> DiffAnalysis:
         findings=match_findings(before, after),
         reason="" if phases else _nothing_common(before, after),
     )
+
+
+def _led(phases: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
+    """The phase first that answers best: where the change of the longest is one step against
+    another, or the machine's doing, the longest whose change is known to be none of that."""
+    listed = tuple(phases)
+    if not listed or not (listed[0].step.scatter_ns is None or listed[0].pace is not None):
+        return listed
+    first = next((change for change in listed if _is_sure(change)), listed[0])
+    return first, *(change for change in listed if change is not first)
+
+
+def _is_sure(change: PhaseChange) -> bool:
+    measures = (change.step, change.turn)
+    return change.pace is None and any(m and m.within_scatter is False for m in measures)
 
 
 def _compared_phases(before: Analysis, after: Analysis) -> tuple[PhaseChange, ...]:

@@ -71,8 +71,11 @@ def _answer(change: PhaseChange) -> str:
         times += f" ({change_percent_text(measure.change_ratio)})"
         text = f"No change beyond the scatter of the steps: {words.one}{apart} {times}"
         return f"{text}, where up to {duration_text(measure.scatter_ns)} may be chance"
+    if change.pace is not None and not turn:
+        return f"{capital(words.one)} {times}, but {_pace_words(change.pace)}"
     each = f" {words.one}" if change.phase is not None else ""
-    aside = [_unsure(measure), f"the step itself {_times(change.step)}" if turn else ""]
+    pace = "" if change.pace is None else _pace_words(change.pace)
+    aside = [_unsure(measure), pace, f"the step itself {_times(change.step)}" if turn else ""]
     return f"B is {_faster(measure)}{each}{apart}: {times}{_in_brackets(*aside)}"
 
 
@@ -114,7 +117,15 @@ def _second(change: PhaseChange) -> str:
         return f"{capital(words.one)} takes {duration_text(measure.after_ns)} in both."
     if measure.within_scatter:
         return f"{text}, within the scatter of the steps."
+    if change.pace is not None and not turn:
+        return f"{text}, but {_pace_words(change.pace)}."
     return f"{text}, {_faster(measure)}{_in_brackets(_unsure(measure))}."
+
+
+def _pace_words(pace: float) -> str:
+    """All of it changed alike: what was changed in the program is not told by that."""
+    side = "B" if pace > 1 else "A"
+    return f"all operators x{pace:.2g}: the machine was slower or busier in {side}"
 
 
 def slow_words(change: PhaseChange, measure: Measure) -> str:
@@ -128,7 +139,10 @@ def slow_words(change: PhaseChange, measure: Measure) -> str:
 
 
 def _parts_clause(change: PhaseChange, costs: Sequence[CostChange]) -> str:
-    told = [_part_words(change, bucket, costs) for bucket in told_parts(change)]
+    parts = told_parts(change)
+    if change.pace is not None:  # all that runs in the step changed alike
+        parts = [bucket for bucket in parts if bucket.group == BETWEEN]
+    told = [_part_words(change, bucket, costs) for bucket in parts]
     return f"; {', '.join(told)}" if told else ""
 
 
