@@ -323,8 +323,10 @@ def on_cpu(factor: float = 1.0, calls: int = 8, **changed: float) -> Analysis:
     return analyze(maker.build(detail="modules", source_kind="live"))
 
 
-def test_all_operators_slower_by_one_factor_is_the_machines_doing() -> None:
-    text = said(compare(on_cpu(), on_cpu(1.7)))
+def test_all_operators_slower_by_one_factor_is_the_machines_doing(validator: Any) -> None:
+    text, document = said(compare(on_cpu(), on_cpu(1.7))), to_diff(compare(on_cpu(), on_cpu(1.7)))
+    assert list(validator.iter_errors(document)) == []
+    assert document["phases"][0]["all_operators_ratio"] == pytest.approx(1.7, rel=0.02)
     assert "but all operators x1.7: the machine was slower or busier in B." in text
     assert "B is" not in text
     assert "x0.59: the machine was slower or busier in A." in said(compare(on_cpu(1.7), on_cpu()))

@@ -65,6 +65,7 @@ def _phase(diff: DiffAnalysis, change: PhaseChange) -> dict[str, Any]:
         "after": _side(change.after),
         "step": _measure(change.step),
         "turn": None if change.turn is None else _measure(change.turn),
+        "all_operators_ratio": plain(change.pace),
         "breakdown": _breakdown(change, buckets) if buckets else None,
         "breakdown_reason": None if buckets else _unaccounted(diff),
         "parts": [
