@@ -13,7 +13,7 @@ from tracer.analyzers.evidence.role_words import (
     last_word,
 )
 from tracer.analyzers.facts.modules import ModuleTree
-from tracer.analyzers.intervals import NONE
+from tracer.analyzers.intervals import NONE, Longs
 
 _MIXING = ("attention", "mixer")
 # Classes that hold anything.
@@ -24,12 +24,14 @@ _ANYTHING = frozenset({"", "Sequential", "ModuleList", "ModuleDict", "Module", "
 class Seen:
     """What ran in modules themselves. cores: those in which an attention core did, and the event of
     its first work; alone: the role that its own work gives a module without others in it; products:
-    those that computed one as a linear layer does; convolved: those that ran a convolution."""
+    those that computed one as a linear layer does; convolved: those that ran a convolution; first:
+    the event of their first work."""
 
     cores: Mapping[int, int] = field(default_factory=dict)
     alone: Mapping[int, str] = field(default_factory=dict)
     products: frozenset[int] = frozenset()
     convolved: frozenset[int] = frozenset()
+    first: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -91,6 +93,18 @@ class Places:
             self.own[block], self.own[around], block = "container", "attention", around
 
     @cached_property
+    def _first(self) -> Longs:
+        """The first range of each module, or where it has none, as in compiled code, its first
+        work; -1 where neither was recorded."""
+        first = self.tree.first_event.copy()
+        without = first == NONE
+        for row, event in self.seen.first.items():
+            for above in self.tree.ancestors(row):
+                if without[above] and (first[above] == NONE or event < first[above]):
+                    first[above] = event
+        return first
+
+    @cached_property
     def _repeated(self) -> frozenset[int]:
         """Numbered modules with others of their class beside them: layers."""
         beside: dict[tuple[int, str, str], list[int]] = {}
@@ -119,7 +133,7 @@ class Places:
         if perceptrons:
             feed = [*perceptrons, *(feed if len(feed) < len(linears) else [])]
         elif len(feed) in (0, len(linears)):
-            first = self.tree.first_event
+            first = self._first
             norms = [k for k in kids if self.own[k] == "norm" and int(first[k]) > core]
             feed = self._behind_norm(linears, norms)
         for kid in [*linears, *perceptrons] if feed else ():
@@ -137,7 +151,7 @@ class Places:
         """The linear layers that run behind a norm which two or more of them, that of the
         attention's result among these, and nothing else of theirs run before; none where no norm
         parts them so."""
-        first = self.tree.first_event
+        first = self._first
         for norm in sorted(norms, key=lambda row: int(first[row])):
             before = [k for k in linears if int(first[k]) < int(first[norm])]
             behind = [k for k in linears if int(first[k]) > int(first[norm])]
@@ -157,7 +171,7 @@ class Places:
     def _beside_attention(self, kids: list[int]) -> None:
         blocks = [k for k in kids if self.own[k] == "container" and self._count(k)]
         convolved = [kid for kid in blocks if self._convolves(kid)]
-        first = self.tree.first_event
+        first = self._first
         mixing = min(int(first[kid]) for kid in kids if self.own[kid] in _MIXING)
         for kid in kids:
             if self.own[kid] == "linear":
@@ -207,7 +221,7 @@ class Places:
     def ends_by_place(self) -> None:
         """A linear layer outside all layers makes the logits when it runs after them, and embeds
         what comes in when it runs before."""
-        first = self.tree.first_event
+        first = self._first
         layers = [int(first[row]) for row, role in enumerate(self.own) if role == "layer"]
         seen = [event for event in layers if event != NONE]
         if not seen:

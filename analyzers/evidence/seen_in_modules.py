@@ -41,12 +41,14 @@ def seen_in_modules(work: Work) -> Seen:
         **_first_of(work, core, np.unique(work.module[core & (work.module != NONE)])),
     }
     linear = product & (~batched | _of_operator(work, VECTOR_PRODUCTS))
+    inside = work.module != NONE
     convolved = _counts(work, _of_token(work, ("CONV",)))
     return Seen(
         dict(sorted(cores.items())),
         _alone(work, linear),
         frozenset(np.flatnonzero(_counts(work, linear)).tolist()),
         frozenset(np.flatnonzero(convolved).tolist()),
+        _first_of(work, inside, np.unique(work.module[inside])),
     )
 
 

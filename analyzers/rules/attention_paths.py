@@ -175,7 +175,10 @@ def _letters(work: Work) -> _Letters:
 
 
 def _token(name: KernelName) -> str:
-    """The token of a kernel. A generated one that caps its scores first is a softmax still."""
+    """The token of a kernel. A generated one that caps its scores first is a softmax still, and
+    what caps them is no activation of an FFN."""
+    if name.name == "aten::tanh":
+        return ""
     capped = name.token == "ACT" and not {"_softmax", "_safe_softmax"}.isdisjoint(name.fused_ops)
     return "SOFTMAX" if capped else name.token
 
