@@ -662,7 +662,7 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
         "among": 1,
         "basis": "the cost of the finding",
     }
-    text = render_diff(compare(before, after))
+    text = " ".join(render_diff(compare(before, after)).split())
     assert "A's report predicted 6.00 us a step (-4.50 us), B measures 6.55 us (-3.95 us)" in text
 
 
