@@ -197,16 +197,22 @@ def test_a_recording_of_the_cpu_alone_counts_its_leaf_operators() -> None:
     assert any(note.rule == "trace.cpu_only" for note in analysis.notes)
 
 
-def test_a_product_that_copies_its_bias_longer_than_it_computes_is_one_all_the_same() -> None:
+@pytest.mark.parametrize(
+    ("name", "inside"),
+    [("aten::addmm", ("aten::expand", "aten::copy_")), ("aten::sum", ("aten::sum", "aten::fill_"))],
+)
+def test_what_prepares_longer_than_it_computes_computes_all_the_same(
+    name: str, inside: tuple[str, str]
+) -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#0", 0, 100)
     for row in range(4):
-        maker.operator("aten::addmm", 20 * row, 10)
-        maker.operator("aten::expand", 20 * row + 1, 4)
-        maker.operator("aten::copy_", 20 * row + 5, 4)
+        maker.operator(name, 20 * row, 10)
+        maker.operator(inside[0], 20 * row + 1, 4)
+        maker.operator(inside[1], 20 * row + 5, 4)
     analysis = analyze(maker.build())
     names = {analysis.trace.names[c] for c in analysis.trace.name_codes[analysis.work["event"]]}
-    assert names == {"aten::addmm"}
+    assert names == {name}
     assert charged(analysis)["host"] == 60_000
 
 

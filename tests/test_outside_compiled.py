@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,9 +17,9 @@ from torch._dynamo.convert_frame import ConvertFrame
 from torch._dynamo.utils import counters
 from torch.nn import functional
 
+from tests.compilations import compilations, forget
 from tracer import trace
 from tracer.collectors import host_events, torch_private
-from tracer.recorder import Recording
 
 # What torch warns of in graphs of its own tests would be an error here.
 pytestmark = [
@@ -28,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute"),
 ]
 not_compiled: Callable[[Any], Any] = torch.compiler.disable
-COUNTED = ("frames", "stats", "graph_break", "unimplemented", "recompiles")
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +34,6 @@ def _fresh_compiler() -> Generator[None]:
     forget()
     yield
     forget()
-
-
-def forget() -> None:
-    torch._dynamo.reset()
-    counters.clear()
 
 
 class Attention(nn.Module):
@@ -119,21 +112,6 @@ def compiled_in_compiled() -> nn.Module:
 
     inner = not_compiled(Mixed(Attention, fullgraph=True))
     return Mixed(Outer)
-
-
-def compilations(
-    make: Callable[[], nn.Module], use: Callable[[nn.Module], None], *, traced: bool, first: bool
-) -> tuple[dict[str, list[int]], Recording | None]:
-    """What the compiler counted in three uses, the middle one traced; or all inside the trace."""
-    forget()
-    model = make()
-    if first:
-        use(model)
-    with trace(model) if traced else nullcontext() as t:
-        use(model)
-    use(model)
-    # Messages name objects by address: how often each came is all that is compared.
-    return {name: sorted(counters[name].values()) for name in COUNTED}, t
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["compiled in the trace", "before it"])

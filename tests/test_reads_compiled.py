@@ -8,19 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.convert_frame import ConvertFrame
-from torch._dynamo.utils import counters
 from torch.overrides import TorchFunctionMode
 
+from tests.compilations import compilations, forget
 from tracer import trace
 from tracer.collectors.wait_lines import _READS
-from tracer.recorder import Recording
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -28,7 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Graph break from `Tensor.item"),
 ]
 not_compiled: Callable[[Any], Any] = torch.compiler.disable
-COUNTED = ("frames", "stats", "graph_break", "unimplemented", "recompiles")
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +52,6 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(ConvertFrame, "__call__", look)
     return seen
-
-
-def forget() -> None:
-    torch._dynamo.reset()
-    counters.clear()
 
 
 def read(x: torch.Tensor) -> float:
@@ -173,21 +165,6 @@ def with_a_reset(model: nn.Module) -> None:
     model(inputs())
 
 
-def compilations(
-    layer: type[nn.Module], use: Callable[[nn.Module], None], *, traced: bool, first: bool
-) -> tuple[dict[str, list[int]], Recording | None]:
-    """What the compiler counted in three uses, the middle one traced; or all inside the trace."""
-    forget()
-    model = Mixed(layer)
-    if first:
-        use(model)
-    with trace(model) if traced else nullcontext() as t:
-        use(model)
-    use(model)
-    # Messages name objects by address: how often each came is all that is compared.
-    return {name: sorted(counters[name].values()) for name in COUNTED}, t
-
-
 LAYERS = [Straight, Broken, OfTheClass, OfASubclass, UnderAMode, Captured]
 CASES = [
     *((layer, use) for layer in LAYERS for use in (new_lengths, with_a_reset)),
@@ -206,9 +183,9 @@ def test_nothing_is_compiled_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", layer is Captured)
-    plain, _ = compilations(layer, use, traced=False, first=first)
+    plain, _ = compilations(lambda: Mixed(layer), use, traced=False, first=first)
     alone = list(looked_at)
-    traced, t = compilations(layer, use, traced=True, first=first)
+    traced, t = compilations(lambda: Mixed(layer), use, traced=True, first=first)
     assert looked_at[len(alone) :] == alone
     assert traced == plain
     assert t is not None

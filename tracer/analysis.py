@@ -293,6 +293,15 @@ class Analysis:
     serving: Mapping[str, Any] = field(default_factory=dict)
     roofline: tuple[Mapping[str, Any], ...] = ()
 
+    def bucket_ns_of_steps(self) -> NDArray[np.int64]:
+        """Time of each bucket in each step: a row a step, a column a bucket."""
+        sums = np.zeros((len(self.steps), len(BUCKETS)), dtype=np.int64)
+        step = self.charges["step"].to_numpy()
+        inside = step >= 0
+        at = step[inside], self.charges["bucket"].to_numpy()[inside]
+        np.add.at(sums, at, self.charges["ns"].to_numpy()[inside])
+        return sums
+
     @property
     def integrity_status(self) -> str:
         """complete, partial, or unusable: nothing can be said of the device, which was asked."""

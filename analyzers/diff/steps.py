@@ -191,7 +191,8 @@ def _medians(
     """The median time of each group and part that took any, and how far it scatters."""
     if not before.accounted or not after.accounted:
         return {}
-    ours, theirs = _step_buckets(before)[rows[0]], _step_buckets(after)[rows[1]]
+    ours = before.bucket_ns_of_steps()[rows[0]]
+    theirs = after.bucket_ns_of_steps()[rows[1]]
     medians: dict[tuple[str, str], Measure] = {}
     for code, group in enumerate(GROUPS):
         mine = code == _GROUP_OF_BUCKET
@@ -199,17 +200,6 @@ def _medians(
     for code in np.flatnonzero(ours.any(axis=0) | theirs.any(axis=0)).tolist():
         medians[BUCKETS[code]] = measure(ours[:, code], theirs[:, code])
     return medians
-
-
-def _step_buckets(analysis: Analysis) -> NDArray[np.int64]:
-    """Time of each bucket in each step: a row a step."""
-    charges = analysis.charges
-    rows = charges["step"].to_numpy()
-    inside = rows >= 0
-    sums = np.zeros((len(analysis.steps), len(BUCKETS)), dtype=np.int64)
-    at = rows[inside], charges["bucket"].to_numpy()[inside]
-    np.add.at(sums, at, charges["ns"].to_numpy()[inside])
-    return sums
 
 
 def _turn(before: Analysis, after: Analysis, rows: tuple[Longs, ...]) -> Measure | None:

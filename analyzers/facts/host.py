@@ -28,10 +28,11 @@ HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 # What these hold is an attention of its own, whatever they do themselves.
 _COMPOSED = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
-# Products that copy their bias first compute themselves, however small they are.
-_PRODUCTS = (
+# Products that copy their bias first and sums that clear their memory compute themselves, however
+# small they are.
+_COMPUTING = (
     "aten::addmm", "aten::addmm_", "aten::addmv", "aten::addbmm", "aten::baddbmm",
-    "aten::_addmm_activation",
+    "aten::_addmm_activation", "aten::sum",
 )  # fmt: skip
 # Operators of other libraries, in C++ unless Python functions are seen inside.
 _LIBRARY = re.compile(r"(?!aten|autograd|c10d|torch|record_|nccl|gloo|profiler)\w+::\w+$")
@@ -161,7 +162,7 @@ class Host:
 
     def _mostly_itself(self, operators: NDArray[np.bool_], around: Longs) -> NDArray[np.bool_]:
         """ATen operators whose own code takes half of their time or more, in most calls of a name:
-        a first call can be long for reasons of its own. Products always do."""
+        a first call can be long for reasons of its own. Products and sums always do."""
         length = self.trace.end_ns[self.rows] - self.trace.start_ns[self.rows]
         inside = np.bincount(
             around[around != NONE], weights=length[around != NONE], minlength=length.size
@@ -175,8 +176,8 @@ class Host:
         )
         library = self.trace.names_matching(lambda name: _LIBRARY.match(name) is not None)
         library[codes[self._holding_frames]] = False
-        products = self.trace.names_matching(lambda name: name in _PRODUCTS)
-        mostly: NDArray[np.bool_] = (products | ((native | library) & (2 * own >= calls)))[codes]
+        always = self.trace.names_matching(lambda name: name in _COMPUTING)
+        mostly: NDArray[np.bool_] = (always | ((native | library) & (2 * own >= calls)))[codes]
         return mostly
 
     @property

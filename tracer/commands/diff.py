@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.heap import keep_freed_memory
 from tracer.commands.output import say, wants_color, write_report
+from tracer.commands.report import (
+    add_reading_arguments,
+    analyse_source,
+    is_empty_file,
+    read_captures,
+)
 from tracer.errors import NotATraceError, UsageError
 
 if TYPE_CHECKING:
-    from tracer.analysis import Analysis
     from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
-    from tracer.events import Trace
 
 NAME = "diff"
 HELP = (
@@ -40,14 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with 1 when the step of a phase (without steps: the recording) takes so much "
         "longer in B, for example 5%%",
     )
-    parser.add_argument(
-        "--capture",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="a recording (or a directory of them) in which the graphs replayed here were captured",
-    )
-    parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
+    add_reading_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,11 +67,10 @@ def parse_percent(text: str) -> Fraction:
 def compare_paths(before: str, after: str, captures: Sequence[str]) -> DiffAnalysis:
     """Read both recordings, which must be one each, and compare them."""
     from tracer.analyzers.diff.compare import compare
-    from tracer.commands.report import read_captures
 
     places = _one_recording("A", before), _one_recording("B", after)
     captured = read_captures(captures)
-    return compare(*(_analyse(place, captured) for place in places))
+    return compare(*(analyse_source(place, captured) for place in places))
 
 
 def _one_recording(side: str, path: str) -> Path:
@@ -99,17 +95,10 @@ def _one_recording(side: str, path: str) -> Path:
 
 def _may_be_recording(place: Path) -> bool:
     from tracer.collectors.sniff import sniff
-    from tracer.commands.report import is_empty_file
 
     if place.is_dir():
         return True
     return not is_empty_file(place) and sniff(place).reader is not None
-
-
-def _analyse(place: Path, captures: Sequence[Trace]) -> Analysis:
-    from tracer.commands.report import analyse_source
-
-    return analyse_source(place, captures)
 
 
 def _as_text(diff: DiffAnalysis, width: int | None) -> str:

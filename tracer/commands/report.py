@@ -36,14 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="exit with 1 when such a finding exists; patterns such as 'sync.*' are fine",
     )
-    parser.add_argument(
-        "--capture",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="a recording (or a directory of them) in which the graphs replayed here were captured",
-    )
-    parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
+    add_reading_arguments(parser)
     parser.epilog = "rules: " + ", ".join(RULES) + ", trace.*, capture.*"
 
 
@@ -116,6 +109,18 @@ def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
     if not analyses:
         raise failures[-1]
     return Opened(tuple(analyses), tuple(failures))
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """What tells how a recording is read, and how wide it is shown."""
+    parser.add_argument(
+        "--capture",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="a recording (or a directory of them) in which the graphs replayed here were captured",
+    )
+    parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
 
 
 def read_captures(paths: Iterable[str]) -> tuple[Trace, ...]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.analysis import GROUPS, PARTS
 from tracer.diff_analysis import Measure, PhaseChange, Side
-from tracer.exporters.format import shares
-from tracer.exporters.levels import Level
+from tracer.exporters.levels import Level, divided
 from tracer.exporters.words import Words, phase_words
 
 # What runs between the steps is told from this share of a step on.
@@ -53,14 +51,7 @@ def buckets_of(change: PhaseChange) -> list[Bucket]:
 
 def _divided(level: Level) -> dict[tuple[str, str], int]:
     """Groups and parts of the mean of the steps, in whole nanoseconds that add up."""
-    whole = round(level.per_step(level.total_ns))
-    divided: dict[tuple[str, str], int] = {}
-    groups = shares([level.group_ns(group) for group in GROUPS], whole)
-    for group, ns in zip(GROUPS, groups, strict=True):
-        divided[group, ""] = ns
-        parts = shares([level.part_ns(group, part) for part in PARTS[group]], ns)
-        divided |= {(group, p): n for p, n in zip(PARTS[group], parts, strict=True)}
-    return divided
+    return divided(level, round(level.per_step(level.total_ns)))
 
 
 def between_of(change: PhaseChange) -> Bucket | None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS, PARTS, Analysis, Phase
+from tracer.exporters.format import shares
 
 _GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
 _MOSTLY_RATIO = 0.5
@@ -100,12 +101,9 @@ def of_steps(rows: NDArray[np.int64], steps: NDArray[np.bool_]) -> NDArray[np.bo
 
 def step_sums(analysis: Analysis) -> NDArray[np.int64]:
     """Time of each group in each step: a row a step, a column a group."""
-    charges = analysis.charges
-    rows = charges["step"].to_numpy()
-    inside = rows >= 0
-    sums = np.zeros((len(analysis.steps), len(GROUPS)), dtype=np.int64)
-    groups = _GROUP_OF_BUCKET[charges["bucket"].to_numpy()[inside]]
-    np.add.at(sums, (rows[inside], groups), charges["ns"].to_numpy()[inside])
+    buckets = analysis.bucket_ns_of_steps()
+    sums = np.zeros((len(buckets), len(GROUPS)), dtype=np.int64)
+    np.add.at(sums.T, _GROUP_OF_BUCKET, buckets.T)
     return sums
 
 
@@ -168,3 +166,14 @@ def main_level(analysis: Analysis) -> Level:
     if not levels or window.between_steps_ns > _MOSTLY_RATIO * window.wall_ns:
         return window_level(analysis)
     return levels[0]
+
+
+def divided(level: Level, whole: int) -> dict[tuple[str, str], int]:
+    """`whole` shared among groups (part "") and their parts, in whole numbers that add up."""
+    out: dict[tuple[str, str], int] = {}
+    groups = shares([level.group_ns(group) for group in GROUPS], whole)
+    for group, quanta in zip(GROUPS, groups, strict=True):
+        out[group, ""] = quanta
+        parts = shares([level.part_ns(group, part) for part in PARTS[group]], quanta)
+        out |= {(group, p): n for p, n in zip(PARTS[group], parts, strict=True)}
+    return out

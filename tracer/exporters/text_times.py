@@ -14,7 +14,6 @@ from tracer.exporters.format import (
     UNKNOWN,
     Scale,
     duration_text,
-    shares,
     table_scale,
 )
 from tracer.exporters.layout import (
@@ -28,7 +27,14 @@ from tracer.exporters.layout import (
     table,
     titled,
 )
-from tracer.exporters.levels import Level, has_steps, part_level, phase_levels, window_level
+from tracer.exporters.levels import (
+    Level,
+    divided,
+    has_steps,
+    part_level,
+    phase_levels,
+    window_level,
+)
 from tracer.exporters.names import inert
 from tracer.exporters.spread import bar_levels, mean_note, usual_level
 from tracer.exporters.traced import period_text
@@ -241,17 +247,7 @@ def rounded(level: Level, scale: Scale | None = None) -> Rounded:
     """Times and shares of all groups and parts, rounded so that each level adds up."""
     scale = scale or table_scale(level.per_step(level.total_ns))
     whole = round(level.per_step(level.total_ns) / scale.quantum_ns)
-    return Rounded(level, scale, _divide(level, whole), _divide(level, _SHARE_QUANTA))
-
-
-def _divide(level: Level, whole: int) -> dict[tuple[str, str], int]:
-    divided: dict[tuple[str, str], int] = {}
-    groups = shares([level.group_ns(group) for group in GROUPS], whole)
-    for group, quanta in zip(GROUPS, groups, strict=True):
-        divided[group, ""] = quanta
-        parts = shares([level.part_ns(group, part) for part in PARTS[group]], quanta)
-        divided |= {(group, p): n for p, n in zip(PARTS[group], parts, strict=True)}
-    return divided
+    return Rounded(level, scale, divided(level, whole), divided(level, _SHARE_QUANTA))
 
 
 def breakdown_lines(page: Page, analysis: Analysis) -> list[Text]:
