@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from tracer import trace
-from tracer.analysis import Analysis
+from tracer.analysis import BUCKETS, Analysis
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quietly")
 WIDTH, HEADS = 32, 4
@@ -63,3 +63,12 @@ def test_linear_layers_have_the_roles_that_their_order_gives(analysis: Analysis)
     roles = {name: modules[f"stack.1.{name}"] for name in "abcd"}
     assert roles == {"a": "attention", "b": "attention", "c": "ffn", "d": "ffn"}
     assert modules["end"] == "lm_head"
+
+
+def test_a_fused_activation_is_the_ffns(analysis: Analysis) -> None:
+    kernels = analysis.kernels
+    names = kernels["name"].astype(str)
+    fused = kernels[names.str.contains("gelu") & ~names.str.contains("norm")]
+    found = {BUCKETS[bucket] for bucket in fused["bucket"]}
+    # The compiler does not say of every kernel of the backward pass which lines it was made from.
+    assert {("ffn", "activation")} <= found <= {("ffn", "activation"), ("other", "unattributed")}

@@ -18,7 +18,13 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKET_CODE, BUCKETS, UNATTRIBUTED
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
-from tracer.analyzers.evidence.rung_module import AFTER_CORE, AFTER_NEGATION, decide, signature_of
+from tracer.analyzers.evidence.rung_module import (
+    AFTER_CORE,
+    AFTER_NEGATION,
+    decide,
+    signature_of,
+    written_in_layers,
+)
 from tracer.analyzers.facts.compiled import CallSource
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, distinct, take
@@ -39,6 +45,7 @@ _DESCRIBING = frozenset(
 )
 _BACKWARD = 2  # direction
 _LOSS = BUCKET_CODE["other", "loss"]
+_ACTIVATION = BUCKET_CODE["ffn", "activation"]
 _ANY = describe("")
 
 
@@ -102,6 +109,8 @@ class _Calls:
     def _of_source(self, source: CallSource, call: int, kernel: KernelName) -> int:
         """The bucket of what the call does for one module. What a generated kernel does is told by
         its operators; in its name stand also those that it was moved beside."""
+        if kernel.category == "activation" and source.module in self._with_ffn:
+            return _ACTIVATION
         signature = signature_of(self.roles, source.module)
         operators = source.operators or self._named(call, kernel)
         if kernel.fused_ops and not _is_template(kernel):
@@ -115,6 +124,15 @@ class _Calls:
             if (bucket := decide(signature, _qualified(operator), kernel, place)) != _OPEN
         )
         return votes.most_common(1)[0][0] if votes else _OPEN
+
+    @cached_property
+    def _with_ffn(self) -> frozenset[int]:
+        """Layers that hold the linear layers of their FFN themselves. An activation that such a
+        layer calls is the FFN's, whatever sums and products the compiler makes of it."""
+        tree = self.work.tree
+        parts = written_in_layers(tree, self.roles)
+        ours = (row for row in parts if self.roles.own[row] == "ffn")
+        return frozenset(int(tree.parent[row]) for row in ours)
 
     def _named(self, call: int, kernel: KernelName) -> tuple[str, ...]:
         """Operators in the name of a generated kernel, or the one that is called."""

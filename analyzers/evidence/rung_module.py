@@ -62,7 +62,7 @@ def between_siblings(work: Work, roles: Roles) -> Longs:
     -1 for all other work."""
     tree = work.tree
     none: Longs = np.full(work.event.size, NONE, dtype=np.int64)
-    parts = _written_in_layers(tree, roles)
+    parts = written_in_layers(tree, roles)
     if not parts:
         return none
     own = np.array([role == "layer" for role in roles.own])
@@ -83,7 +83,7 @@ def between_siblings(work: Work, roles: Roles) -> Longs:
     return none
 
 
-def _written_in_layers(tree: ModuleTree, roles: Roles) -> dict[int, int]:
+def written_in_layers(tree: ModuleTree, roles: Roles) -> dict[int, int]:
     """Linear layers that are attention or FFN right in a layer: the first of its role there."""
     first: dict[tuple[int, str], int] = {}
     parts: dict[int, int] = {}
