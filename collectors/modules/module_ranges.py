@@ -174,14 +174,14 @@ def _install(trace: ModuleRanges) -> None:
     _current = trace
 
 
-def _forget() -> None:
+def _forget_in_child() -> None:
     global _current
     _current = None
 
 
 # A forked child is not traced: the patches are there, and pass calls on.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _uninstall_base() -> None:
