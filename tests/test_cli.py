@@ -453,6 +453,16 @@ def test_progress_shows_only_long_work_to_somebody(
     assert capsys.readouterr().err == ""
 
 
+def test_a_line_is_said_with_its_end_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracer.commands import output
+
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, encoding="utf-8"))
+    output.say("report written to a.json")
+    # Two ranks that share a pipe: what comes in two writes comes apart.
+    assert [text for text in written if text] == ["tracer: report written to a.json\n"]
+
+
 _HEAVY = "torch textual opentelemetry transformers"
 
 

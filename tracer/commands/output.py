@@ -21,7 +21,9 @@ def say(message: str) -> None:
 
     line = "tracer: " + inert(" ".join(message.split()))
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    print(line if encoding.lower().startswith("utf") else ascii_only(line), file=sys.stderr)
+    plain = line if encoding.lower().startswith("utf") else ascii_only(line)
+    # The line and its end in one write: ranks say their lines into one pipe.
+    print(plain + "\n", end="", file=sys.stderr)
 
 
 def write_report(text: str) -> None:
