@@ -18,7 +18,10 @@ from tracer.near import absent
 HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _STEP = 256
-READS = "this build reads PyTorch profiler traces (.json, .json.gz)"
+READS = (
+    "this build reads PyTorch profiler traces (.json, .json.gz) and exports of Nsight Systems "
+    "(.sqlite)"
+)
 
 Test = Callable[[bytes], bool]
 
@@ -96,6 +99,7 @@ FORMATS: tuple[Format, ...] = (
         "nsys-sqlite",
         "an Nsight Systems export (SQLite)",
         _all_of(_starts(b"SQLite format 3\0"), _holds(b"CUPTI_", b"StringIds", b"TARGET_INFO")),
+        reader="tracer.collectors.nsys.trace:read_nsys",
     ),
     Format("sqlite", "an SQLite database", _starts(b"SQLite format 3\0")),
     Format(

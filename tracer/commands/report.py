@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from tracer.events import Note, Trace
 
 NAME = "report"
-HELP = "report a recording: a saved run, a PyTorch trace (.json, .json.gz) or a directory of them"
+HELP = (
+    "report a recording: a saved run, a PyTorch trace (.json, .json.gz), an export of Nsight "
+    "Systems (.sqlite) or a directory of them"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

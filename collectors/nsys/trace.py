@@ -1,0 +1,113 @@
+"""Exports of Nsight Systems (`nsys export --type sqlite`), read into a `Trace`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike, fspath
+from typing import Any
+
+from tracer.collectors.batches import tables_of
+from tracer.collectors.nsys.database import Database, Progress, open_database
+from tracer.collectors.nsys.places import Places
+from tracer.collectors.nsys.rows import Reader, Remarks
+from tracer.collectors.sniff import sniff
+from tracer.errors import EmptyTraceError, NotATraceError
+from tracer.events import Note, Trace, TraceMeta
+
+_EPOCH_NS = 10**18  # the year 2001: a time beyond it counts from the epoch already
+
+
+def read_nsys(path: str | PathLike[str], *, progress: Progress | None = None) -> Trace:
+    """Read an export of Nsight Systems, plain or gzipped.
+
+    `progress` is called with the tables read and how many there are."""
+    known = sniff(path)
+    if known.name != "nsys-sqlite":
+        raise known.refusal(path)
+    with open_database(path) as database:
+        if "StringIds" not in database.tables:
+            raise NotATraceError(f"{path}: an SQLite database that Nsight Systems did not write")
+        return _trace(database, progress)
+
+
+def _trace(database: Database, progress: Progress | None) -> Trace:
+    places = Places(database)
+    reader = Reader(database, places)
+    batches = []
+    for done, batch in enumerate(reader.batches(), 1):
+        batches.append(batch)
+        if progress is not None:
+            progress(done, _TABLES)
+    if not any(batch.rows for batch in batches):
+        raise EmptyTraceError(
+            f"{database.path}: it holds no CUDA call, kernel or range; record with "
+            "nsys profile --trace=cuda,nvtx"
+        )
+    origin = _origin(database)
+    events, sides = tables_of(batches)
+    if origin is not None:
+        events["start_ns"] += origin
+    sides["threads"] = places.thread_table()
+    sides["devices"] = places.device_table(events["device"].to_numpy())
+    held = {name: table for name, table in sides.items() if len(table)}
+    clock = "relative" if origin is None else "unix"
+    return Trace(events, held, _meta(database, clock, held), tuple(_notes(reader.remarks, clock)))
+
+
+_TABLES = 12
+
+
+def _origin(database: Database) -> int | None:
+    """When the times of the file begin; None where it does not say."""
+    table = "TARGET_INFO_SESSION_START_TIME"
+    if "utcEpochNs" not in database.columns(table):
+        return None
+    found = database.ask(f"SELECT utcEpochNs FROM {table} LIMIT 1")
+    return int(found[0][0]) if found and found[0][0] else None
+
+
+def _meta(database: Database, clock: str, sides: dict[str, Any]) -> TraceMeta:
+    said = _pairs(database, "META_DATA_EXPORT")
+    version = said.get("EXPORT_PRODUCT_VERSION")
+    versions = {"nsight_systems": version} if version else {}
+    return TraceMeta(
+        source_kind="nsys",
+        path=fspath(database.path),
+        clock=clock,
+        recorded={
+            "shapes": "shapes" in sides,
+            "stacks": False,
+            "memory": False,
+            "modules": False,
+        },
+        facts={"versions": versions} if versions else {},
+    )
+
+
+def _pairs(database: Database, table: str) -> dict[str, str]:
+    if not {"name", "value"} <= database.columns(table):
+        return {}
+    return {
+        str(name): str(value) for name, value in database.ask(f"SELECT name, value FROM {table}")
+    }
+
+
+def _notes(remarks: Remarks, clock: str) -> Iterator[Note]:
+    if remarks.graph_launches:
+        count = remarks.graph_launches
+        text = (
+            f"{count:,} graph launches were recorded whole: their time is busy, and what ran in it "
+            "is not known; record with nsys profile --cuda-graph-trace=node"
+        )
+        yield Note("trace.graph_not_divided", text, count)
+    if remarks.open_ranges:
+        count = remarks.open_ranges
+        text = f"{count:,} ranges have no end in the recording and are left out"
+        yield Note("trace.unpaired", text, count)
+    if remarks.unmeasured:
+        count = remarks.unmeasured
+        text = f"{count:,} rows of the device have no times and are left out"
+        yield Note("trace.no_times", text, count, partial=True)
+    if clock == "relative":
+        text = "the file does not say when its clock began: its times cannot be joined with others"
+        yield Note("trace.no_timestamps_base", text)
