@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 
 from tracer.errors import EmptyTraceError, InputError, NotATraceError, TracerError
+from tracer.held_ranks import split_rank
 from tracer.near import absent
 
 HEAD_BYTES = 1 << 16
@@ -29,13 +30,15 @@ Test = Callable[[bytes], bool]
 @dataclass(frozen=True)
 class Format:
     """A kind of file. `reader` is the function that reads it, as "module:function"; where there is
-    none, `advice` says what to do with such a file."""
+    none, `advice` says what to do with such a file. `ranks`: of a format whose files can hold
+    several ranks, the function that lists them."""
 
     name: str
     title: str
     test: Test
     advice: str = ""
     reader: str | None = None
+    ranks: str | None = None
 
     def refusal(self, path: str | PathLike[str]) -> TracerError:
         """The error for a file of this format, in one line."""
@@ -100,6 +103,7 @@ FORMATS: tuple[Format, ...] = (
         "an Nsight Systems export (SQLite)",
         _all_of(_starts(b"SQLite format 3\0"), _holds(b"CUPTI_", b"StringIds", b"TARGET_INFO")),
         reader="tracer.collectors.nsys.trace:read_nsys",
+        ranks="tracer.collectors.nsys.trace:ranks_in",
     ),
     Format("sqlite", "an SQLite database", _starts(b"SQLite format 3\0")),
     Format(
@@ -192,6 +196,7 @@ def sniff(path: str | PathLike[str]) -> Format:
 
 def read_head(path: str | PathLike[str]) -> bytes:
     """The first bytes of the file's content, unpacked when it is gzipped."""
+    path, _ = split_rank(path)
     try:
         if Path(path).is_dir():
             raise NotATraceError(f"{path}: a directory; give a file in it")

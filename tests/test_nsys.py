@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ import pytest
 
 from tests.make_nsys import EPOCH_NS, Export, exported, header, thread
 from tracer.analyzers import analyze
+from tracer.cli import main
 from tracer.collectors.kineto.trace import read_kineto
 from tracer.collectors.nsys.names import call_name, kernel_name, read_range, split_ends
-from tracer.collectors.nsys.trace import read_nsys
+from tracer.collectors.nsys.trace import ranks_in, read_nsys
 from tracer.errors import EmptyTraceError, InputError, NotATraceError
 from tracer.events import Trace
 from tracer.exporters.json_report import to_report
-from tracer.sources import open_source
+from tracer.exporters.sentence import verdict
+from tracer.sources import find_sources, open_source
 
 SAMPLE = Path(__file__).parents[1] / "samples/recordings/decode_llama8b_modules.json.gz"
 PID = 77
@@ -106,6 +109,25 @@ def test_two_gpus_of_two_processes(shared: Path) -> None:
     assert {"fallback.matmul"} <= {finding["rule"] for finding in report["findings"]}
 
 
+def test_two_processes_are_reported_as_ranks(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = shared / "traces" / "nsys-2gpu-torch-1s-h100.sqlite.gz"
+    path = tmp_path / "server.sqlite"
+    path.write_bytes(gzip.decompress(export.read_bytes()))
+    assert find_sources(path) == [Path(f"{path}#rank0"), Path(f"{path}#rank1")]
+    ranks = [open_source(place) for place in find_sources(path)]
+    assert [trace.meta.rank for trace in ranks] == [0, 1]
+    assert [np.unique(t.events["device"].to_numpy()[t.device_rows]) for t in ranks] == [[0], [1]]
+    assert sum(len(trace.events) for trace in ranks) == len(open_source(path).events)
+    assert main(["report", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("The ranks cannot be compared: each is reported for itself. Rank ")
+    assert "Copying between host and GPU takes most of the recording" in " ".join(said.split())
+    assert main(["report", f"{path}#rank1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"]["rank"] == 1
+
+
 def test_a_database_of_few_columns(shared: Path) -> None:
     trace = open_source(shared / "traces" / "nsys-thin-schema.sqlite.gz")
     assert trace.rows("kernel").size == trace.rows("runtime").size == 400
@@ -163,15 +185,37 @@ def test_a_process_numbers_the_devices_that_it_sees(tmp_path: Path) -> None:
     assert trace.table("devices")["device"].tolist() == [3, 5]
 
 
+def test_processes_on_one_device_are_no_ranks(tmp_path: Path) -> None:
+    export = Export()
+    decode_step(export)
+    decode_step(export, at=5000, pid=78)
+    path = export.write(tmp_path / "a.sqlite")
+    assert ranks_in(path) == []
+    assert find_sources(path) == [path]
+    with pytest.raises(NotATraceError, match="it holds no rank 1"):
+        open_source(f"{path}#rank1")
+
+
+def test_a_file_by_such_a_name_is_that_file(tmp_path: Path) -> None:
+    export = Export()
+    decode_step(export)
+    path = export.write(tmp_path / "a.sqlite#rank1")
+    assert open_source(path).meta.rank is None
+    with pytest.raises(InputError, match="no such file"):
+        open_source(tmp_path / "b.sqlite#rank1")
+
+
 def test_graphs_recorded_whole_are_busy_and_said(tmp_path: Path) -> None:
     export = Export()
     export.call("cudaGraphLaunch_v10000", 1000, 1100, 4, HOST)
     export.device("GRAPH_TRACE", 1200, 9200, 4, PID, graphId=3)
-    report = to_report(analyze(written(tmp_path, export)))
+    analysis = analyze(written(tmp_path, export))
+    report = to_report(analysis)
     assert report["window"]["busy_ns"] == 8000
     assert report["breakdown"]["other"]["parts"]["unattributed"] == 8000
     notes = {note["rule"]: note["message"] for note in report["integrity"]["notes"]}
     assert "--cuda-graph-trace=node" in notes["trace.graph_not_divided"]
+    assert "--cuda-graph-trace=node" in verdict(analysis)
 
 
 def test_nodes_of_a_graph_are_known(tmp_path: Path) -> None:

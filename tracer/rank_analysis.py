@@ -101,6 +101,7 @@ class RankSummary:
     step_times: NDArray[np.int64]  # of its steady steps: wall, compute, idle; as many as are kept
     device: str | None = None
     framework: str | None = None
+    answer: str = ""  # what its own report says first
 
 
 class RowStore(Protocol):

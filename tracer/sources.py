@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tracer.errors import NotATraceError
+from tracer.errors import NotATraceError, TracerError
+from tracer.held_ranks import place_of, split_rank
 from tracer.near import absent
 
 if TYPE_CHECKING:
@@ -23,19 +24,37 @@ _RUN_EVENTS = "events.parquet"
 
 
 class Reader(Protocol):
-    """What reads a file of one format."""
+    """What reads a file of one format, or one of the ranks that it holds."""
 
-    def __call__(self, path: Path, /, *, progress: ProgressCall | None) -> Trace: ...
+    def __call__(
+        self, path: Path, /, *, progress: ProgressCall | None, rank: int | None = None
+    ) -> Trace: ...
 
 
 def open_source(path: str | Path, progress: ProgressCall | None = None) -> Trace:
-    """Read one recording: a saved run (a directory) or a file of a known format."""
-    path = Path(path)
+    """Read one recording: a saved run (a directory), a file of a known format, or one of the ranks
+    that such a file holds (`FILE#rank1`)."""
+    path, rank = split_rank(path)
     if not path.exists():
         raise absent(path)
     if path.is_dir():
         return _open_run(path)
-    return _reader_of(path)(path, progress=progress)
+    if rank is None:
+        return _reader_of(path)(path, progress=progress)
+    if rank not in held_ranks(path):
+        raise NotATraceError(f"{path}: it holds no rank {rank}")
+    return _reader_of(path)(path, progress=progress, rank=rank)
+
+
+def held_ranks(path: Path) -> list[int]:
+    """The ranks that stand in one file, of a format that can hold several; none where it holds
+    what is one recording."""
+    from tracer.collectors.sniff import sniff
+
+    known = sniff(path)
+    if known.ranks is None:
+        return []
+    return cast(Callable[[Path], list[int]], _function(known.ranks))(path)
 
 
 def _open_run(path: Path) -> Trace:
@@ -59,22 +78,39 @@ def _reader_of(path: Path) -> Reader:
     known = sniff(path)
     if known.reader is None:
         raise known.refusal(path)
-    module, _, name = known.reader.partition(":")
-    return cast(Reader, getattr(import_module(module), name))
+    return cast(Reader, _function(known.reader))
+
+
+def _function(named: str) -> object:
+    """What "module:function" names."""
+    module, _, name = named.partition(":")
+    return getattr(import_module(module), name)
 
 
 def find_sources(path: str | Path) -> list[Path]:
-    """What there is to read at a path: itself, or the files and saved runs of a directory, and the
-    saved runs of the directories in it. Hidden ones are not looked at."""
+    """What there is to read at a path: itself, its ranks where it is a file of several, or the
+    files and saved runs of a directory, and the saved runs of the directories in it. Hidden ones
+    are not looked at."""
     path = Path(path)
-    if not path.is_dir() or is_run(path):
+    if is_run(path):
         return [path]
+    if not path.is_dir():
+        return _ranks_or_file(path)
     return [found for entry in _shown(path) for found in _found_at(entry)]
+
+
+def _ranks_or_file(path: Path) -> list[Path]:
+    """The ranks in a file, or itself: also where it is damaged, which its reader says best."""
+    try:
+        ranks = held_ranks(path) if path.is_file() else []
+    except TracerError:
+        ranks = []
+    return [place_of(path, rank) for rank in ranks] or [path]
 
 
 def _found_at(entry: Path) -> list[Path]:
     if not entry.is_dir():
-        return [entry] if entry.is_file() else []
+        return _ranks_or_file(entry) if entry.is_file() else []
     return [entry] if is_run(entry) else saved_runs(entry)
 
 

@@ -28,12 +28,40 @@ def process_of(number: Any) -> Any:
 
 
 class Places:
-    """Numbers of threads, devices and streams, as they come up."""
+    """Numbers of threads, devices and streams, as they come up. process: the global id of the only
+    one that is read, None for all."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, process: int | None = None) -> None:
+        self._database, self.process = database, process
         self._threads: dict[int, int] = {}
         self._streams: dict[tuple[int, int], dict[int, int]] = {}
+
+    def only(self, column: str) -> str:
+        """What a row must be to be of the process that is read; `column` holds a global id."""
+        return "1" if self.process is None else f"({column} >> 24) = {self.process >> 24}"
+
+    def ranks(self) -> dict[int, int]:
+        """Rank -> global id of its process, in order of their devices. None where processes share a
+        device or use several: those are no ranks."""
+        used = {process: self._used(process) for process in self.processes}
+        devices = [devices for devices in used.values() if devices]
+        single = all(len(held) == 1 for held in devices)
+        if len(devices) < 2 or not single or len(set().union(*devices)) < len(devices):
+            return {}
+        ordered = sorted((min(held), process) for process, held in used.items() if held)
+        return {rank: process for rank, (_, process) in enumerate(ordered)}
+
+    def _used(self, process: int) -> set[int]:
+        """Devices on which a process ran kernels."""
+        found: set[int] = set()
+        for name in ("KERNEL", "GRAPH_TRACE"):
+            table = f"CUPTI_ACTIVITY_KIND_{name}"
+            if {"globalPid", "deviceId"} <= self._database.columns(table):
+                where = f"globalPid = {process}"
+                rows = self._database.ask(f'SELECT DISTINCT deviceId FROM "{table}" WHERE {where}')
+                ordinals = np.array([device for (device,) in rows], dtype=np.int64)
+                found.update(self.devices(np.full(ordinals.size, process), ordinals).tolist())
+        return found
 
     @cached_property
     def processes(self) -> list[int]:

@@ -71,7 +71,8 @@ class RangeReader:
         """A batch for each kind of event. Marks and names of domains are no ranges."""
         if TABLE not in self._database.tables:
             return
-        where = f"eventType IN ({', '.join(map(str, (*_PUSH_POP, *_START_END)))})"
+        types = ", ".join(map(str, (*_PUSH_POP, *_START_END)))
+        where = f"eventType IN ({types}) AND {self._places.only('globalTid')}"
         columns = ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId")
         found = self._database.numbers(TABLE, columns, where)
         texts = self._read(found, self._database.texts(TABLE, "text", where))

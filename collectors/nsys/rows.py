@@ -34,11 +34,12 @@ _KERNEL = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "g
 @dataclass
 class Remarks:
     """What was met while reading. open_ranges: they have no end; unmeasured: rows of the device
-    whose times the driver did not give."""
+    whose times the driver did not give; graph_launches: recorded whole, with all their time."""
 
     open_ranges: int = 0
     unmeasured: int = 0
     graph_launches: int = 0
+    graphs_ns: int = 0
 
 
 class Reader:
@@ -90,6 +91,7 @@ class Reader:
         """Launches of graphs that were recorded whole: the device is busy, with what is unknown."""
         found = self._measured("GRAPH_TRACE", _PLACE)
         self.remarks.graph_launches = found["start"].size
+        self.remarks.graphs_ns = int((found["end"] - found["start"]).sum())
         return self._device("kernel", found, _zeros(found), [GRAPH_NAME])
 
     def _copies(self) -> Batch:
@@ -164,14 +166,16 @@ class Reader:
 
     def _measured(self, table: str, columns: Sequence[str]) -> dict[str, Ints]:
         """Rows of the device; the driver gives 0 for times that it could not take."""
-        found = self.database.numbers(CUPTI + table, ("start", "end", *columns))
+        where = self.places.only("globalPid")
+        found = self.database.numbers(CUPTI + table, ("start", "end", *columns), where)
         good = (found["end"] >= found["start"]) & ~((found["start"] == 0) & (found["end"] == 0))
         self.remarks.unmeasured += int((~good).sum())
         return {column: values[good] for column, values in found.items()}
 
     def _spans(self, table: str, columns: Sequence[str]) -> dict[str, Ints]:
         name = CUPTI + table if CUPTI + table in self.database.tables else table
-        found = self.database.numbers(name, columns)
+        owner = "globalTid" if "globalTid" in columns else "globalPid"
+        found = self.database.numbers(name, columns, self.places.only(owner))
         good = found["end"] >= found["start"]
         return {column: values[good] for column, values in found.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from tracer.collectors.batches import tables_of
@@ -13,12 +14,15 @@ from tracer.collectors.nsys.rows import Reader, Remarks
 from tracer.collectors.sniff import sniff
 from tracer.errors import EmptyTraceError, NotATraceError
 from tracer.events import Note, Trace, TraceMeta
+from tracer.held_ranks import place_of
 
 _EPOCH_NS = 10**18  # the year 2001: a time beyond it counts from the epoch already
 
 
-def read_nsys(path: str | PathLike[str], *, progress: Progress | None = None) -> Trace:
-    """Read an export of Nsight Systems, plain or gzipped.
+def read_nsys(
+    path: str | PathLike[str], *, progress: Progress | None = None, rank: int | None = None
+) -> Trace:
+    """Read an export of Nsight Systems, plain or gzipped; with `rank`, one of those it holds.
 
     `progress` is called with the tables read and how many there are."""
     known = sniff(path)
@@ -27,11 +31,19 @@ def read_nsys(path: str | PathLike[str], *, progress: Progress | None = None) ->
     with open_database(path) as database:
         if "StringIds" not in database.tables:
             raise NotATraceError(f"{path}: an SQLite database that Nsight Systems did not write")
-        return _trace(database, progress)
+        process = None if rank is None else Places(database).ranks()[rank]
+        return _trace(database, rank, Places(database, process), progress)
 
 
-def _trace(database: Database, progress: Progress | None) -> Trace:
-    places = Places(database)
+def ranks_in(path: str | PathLike[str]) -> list[int]:
+    """The ranks in an export: its processes, where each ran kernels on a device of its own."""
+    with open_database(path) as database:
+        return list(Places(database).ranks())
+
+
+def _trace(
+    database: Database, rank: int | None, places: Places, progress: Progress | None
+) -> Trace:
     reader = Reader(database, places)
     batches = []
     for done, batch in enumerate(reader.batches(), 1):
@@ -51,7 +63,8 @@ def _trace(database: Database, progress: Progress | None) -> Trace:
     sides["devices"] = places.device_table(events["device"].to_numpy())
     held = {name: table for name, table in sides.items() if len(table)}
     clock = "relative" if origin is None else "unix"
-    return Trace(events, held, _meta(database, clock, held), tuple(_notes(reader.remarks, clock)))
+    meta = _meta(database, rank, clock, held)
+    return Trace(events, held, meta, tuple(_notes(reader.remarks, clock)))
 
 
 _TABLES = 12
@@ -66,13 +79,14 @@ def _origin(database: Database) -> int | None:
     return int(found[0][0]) if found and found[0][0] else None
 
 
-def _meta(database: Database, clock: str, sides: dict[str, Any]) -> TraceMeta:
+def _meta(database: Database, rank: int | None, clock: str, sides: dict[str, Any]) -> TraceMeta:
     said = _pairs(database, "META_DATA_EXPORT")
     version = said.get("EXPORT_PRODUCT_VERSION")
     versions = {"nsight_systems": version} if version else {}
     return TraceMeta(
         source_kind="nsys",
-        path=fspath(database.path),
+        path=database.path if rank is None else fspath(place_of(Path(database.path), rank)),
+        rank=rank,
         clock=clock,
         recorded={
             "shapes": "shapes" in sides,
@@ -99,7 +113,8 @@ def _notes(remarks: Remarks, clock: str) -> Iterator[Note]:
             f"{count:,} graph launches were recorded whole: their time is busy, and what ran in it "
             "is not known; record with nsys profile --cuda-graph-trace=node"
         )
-        yield Note("trace.graph_not_divided", text, count)
+        detail = {"device_ns": remarks.graphs_ns}
+        yield Note("trace.graph_not_divided", text, count, detail)
     if remarks.open_ranges:
         count = remarks.open_ranges
         text = f"{count:,} ranges have no end in the recording and are left out"

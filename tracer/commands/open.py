@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tracer.commands.exits import PARTIAL
 from tracer.errors import EmptyTraceError, NotATraceError
 from tracer.exporters.names import inert
+from tracer.held_ranks import split_rank
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -103,7 +104,8 @@ def source_of(path: Path) -> Source:
     """A recording that is read when the explorer asks for it."""
     from tracer.tui.session import Source
 
-    size = path.stat().st_size if path.is_file() else None
+    file, _ = split_rank(path)
+    size = file.stat().st_size if file.is_file() else None
     return Source(str(path), _reader(path), size)
 
 

@@ -12,7 +12,7 @@ from tracer.exporters.advice import (
     cpu_advice,
     part_advice,
 )
-from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name
+from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name, unknown_ns
 from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, is_about, largest_gain
 from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import IDLE_PARTS, Level
@@ -169,10 +169,19 @@ def _unknown_advice(analysis: Analysis, level: Level) -> str | None:
     """What could be known of work without a role, and before it what is known: copies are."""
     recorded = analysis.trace.meta.detail in _WITH_MODULES
     told = _largest_unknown(analysis) if recorded else part_advice("other", "unattributed", "")
+    told = _whole_graphs(analysis, level) or told
     copies = level.part_ns("overhead", "transfer")
     if copies < _SECOND_RATIO * level.total_ns:
         return told
     return ". ".join(text for text in (TRANSFER_ADVICE, told) if text)
+
+
+def _whole_graphs(analysis: Analysis, level: Level) -> str | None:
+    """How to divide launches of graphs that the profiler recorded as one piece each."""
+    note = next((n for n in analysis.notes if n.rule == "trace.graph_not_divided"), None)
+    if note is None or 2 * note.detail["device_ns"] < unknown_ns(level):
+        return None
+    return "Launches of CUDA graphs stand whole in it: record with nsys --cuda-graph-trace=node"
 
 
 def _largest_unknown(analysis: Analysis) -> str | None:

@@ -91,6 +91,10 @@ def _waiting_words(analysis: RankAnalysis) -> str:
 
 def _own(analysis: RankAnalysis) -> Iterator[str]:
     """What costs most on a rank for itself, and what to do about it."""
+    if analysis.alignment is None and all(rank.summary.answer for rank in analysis.ranks):
+        longest = max((rank.summary for rank in analysis.ranks), key=lambda rank: rank.wall_ns)
+        yield f"Rank {longest.rank}: {longest.answer}"
+        return
     found = [(f, rank) for rank in analysis.ranks for f in rank.findings if f.severity != "info"]
     if not found:
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 from tracer.errors import InputError, TracerError, UsageError
 from tracer.events import Note
+from tracer.held_ranks import split_rank
 from tracer.ranks.places import head_copy, list_places, name_of
 from tracer.sources import RUN_MARKER
 
@@ -94,6 +95,9 @@ def identify(place: str) -> Source | None:
         if known.reader is None:
             return None
         info = _distributed_info(path) if known.name == "kineto" else {}
+    _, held = split_rank(place)
+    if held is not None:
+        return Source(place, _TRACE, held, how=CONTENT)
     rank, world = _whole(info.get("rank")), _whole(info.get("world_size"))
     return Source(place, _TRACE, rank, world, METADATA if rank is not None else "")
 

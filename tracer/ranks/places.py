@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tracer.errors import InputError, NotATraceError
+from tracer.held_ranks import split_rank
 from tracer.near import absent
 from tracer.sources import RUN_MARKER, find_sources
 
@@ -32,9 +33,9 @@ def list_places(place: str) -> list[str]:
 
 
 def _list_local(path: Path) -> list[str]:
-    if not path.exists():
+    if not split_rank(path)[0].exists():
         raise absent(path)
-    if not path.is_dir() or (path / RUN_MARKER).is_file():
+    if (path / RUN_MARKER).is_file():
         return [str(path)]
     return [str(found) for found in find_sources(path)]
 
@@ -113,7 +114,7 @@ def size_of(place: str) -> int:
     if is_url(place):
         system, path = _file_system(place)
         return int(system.du(path))
-    path_here = Path(place)
+    path_here, _ = split_rank(place)
     if path_here.is_dir():
         return sum(file.stat().st_size for file in path_here.iterdir() if file.is_file())
     return path_here.stat().st_size

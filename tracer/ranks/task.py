@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracer.errors import EmptyTraceError, TracerError
@@ -67,8 +67,10 @@ def _analysed(place: str) -> Analysis:
 
 def _summarised(task: Task, analysis: Analysis) -> Done:
     from tracer.analyzers.ranks.summary import summarise_rank
+    from tracer.exporters.sentence import verdict
 
     summary, rows = summarise_rank(analysis, task.rank, task.place)
+    summary = replace(summary, answer=verdict(analysis))
     report = ""
     if task.with_report:
         from tracer.exporters.json_report import report_text, to_report
