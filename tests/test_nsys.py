@@ -226,6 +226,33 @@ def test_nodes_of_a_graph_are_known(tmp_path: Path) -> None:
     assert trace.table("graph_nodes").iloc[0].tolist() == [1, 6, 6 << 32 | 2]
 
 
+@pytest.mark.parametrize(
+    ("domain", "kind"), [("NCCL", "other"), ("cuBLASLt", "other"), ("TensorRT-LLM", "annotation")]
+)
+def test_domains_of_libraries_hold_no_ranges_of_the_program(
+    domain: str, kind: str, tmp_path: Path
+) -> None:
+    export = Export()
+    export.add("NVTX_EVENTS", eventType=75, domainId=4, text=domain)
+    export.range("work", 500, 600, HOST, domainId=4)
+    assert written(tmp_path, export).events["kind"].tolist() == [kind]
+
+
+def test_steps_of_an_engine_are_found(tmp_path: Path) -> None:
+    export = Export()
+    export.range("_executor_loop", 0, 90_000, HOST)
+    for step, said in enumerate(
+        ("2 ctx reqs, 900 ctx tokens, 0 gen reqs", "0 ctx reqs, 2 gen reqs")
+    ):
+        at = 1000 + 20_000 * step
+        name = f"[Executor] _forward_step {step}: {said}"
+        export.range(name, at, at + 9000, HOST)
+        export.call("cudaLaunchKernel_v7000", at + 10, at + 20, step + 1, HOST)
+        export.kernel("gemm", at + 50, at + 7000, step + 1, PID)
+    steps = to_report(analyze(written(tmp_path, export)))["steps"]
+    assert [(step["phase"], step["tokens"]) for step in steps] == [("prefill", 900), ("decode", 2)]
+
+
 def test_copies_sets_waits_and_overhead(tmp_path: Path) -> None:
     export = Export()
     export.device("MEMCPY", 1000, 1100, 1, PID, bytes=64, copyKind=1, srcKind=0, dstKind=2)

@@ -33,7 +33,11 @@ _OPERATOR = re.compile(
 _MARKER = re.compile(r"\{'Module': ")
 
 # Domains of libraries that announce their own calls: no ranges of the program.
-LIBRARY_DOMAINS = re.compile(r"NCCL|cu[A-Z]\w+|CC(CL|L)|NVSHMEM|nvjpeg|UCX|MPI", re.IGNORECASE)
+LIBRARY_DOMAINS = re.compile(
+    r"(?:NCCL|CCCL|CUB|NVSHMEM|UCX|MPI|cu(?:BLAS|DNN|SPARSE|SOLVER|FFT|RAND|TENSOR|DSS)|nv(?:JPEG"
+    r"|COMP))(?:Lt)?\b",
+    re.IGNORECASE,
+)
 
 
 class Direction(NamedTuple):

@@ -43,24 +43,23 @@ class Places:
     def ranks(self) -> dict[int, int]:
         """Rank -> global id of its process, in order of their devices. None where processes share a
         device or use several: those are no ranks."""
-        used = {process: self._used(process) for process in self.processes}
-        devices = [devices for devices in used.values() if devices]
-        single = all(len(held) == 1 for held in devices)
-        if len(devices) < 2 or not single or len(set().union(*devices)) < len(devices):
+        used = self._used()
+        single = all(len(devices) == 1 for devices in used.values())
+        if len(used) < 2 or not single or len(set().union(*used.values())) < len(used):
             return {}
-        ordered = sorted((min(held), process) for process, held in used.items() if held)
+        ordered = sorted((min(devices), process) for process, devices in used.items())
         return {rank: process for rank, (_, process) in enumerate(ordered)}
 
-    def _used(self, process: int) -> set[int]:
-        """Devices on which a process ran kernels."""
-        found: set[int] = set()
+    def _used(self) -> dict[int, set[int]]:
+        """For each process the devices on which it ran kernels."""
+        found: dict[int, set[int]] = {}
         for name in ("KERNEL", "GRAPH_TRACE"):
             table = f"CUPTI_ACTIVITY_KIND_{name}"
             if {"globalPid", "deviceId"} <= self._database.columns(table):
-                where = f"globalPid = {process}"
-                rows = self._database.ask(f'SELECT DISTINCT deviceId FROM "{table}" WHERE {where}')
-                ordinals = np.array([device for (device,) in rows], dtype=np.int64)
-                found.update(self.devices(np.full(ordinals.size, process), ordinals).tolist())
+                query = f'SELECT DISTINCT globalPid, deviceId FROM "{table}"'
+                for process, ordinal in self._database.ask(query):
+                    gpu = self._visible.get((process_of(process), ordinal), ordinal)
+                    found.setdefault(process, set()).add(gpu)
         return found
 
     @cached_property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -37,8 +39,15 @@ def read_nsys(
 
 def ranks_in(path: str | PathLike[str]) -> list[int]:
     """The ranks in an export: its processes, where each ran kernels on a device of its own."""
+    stat = os.stat(path)
+    return list(_ranks_in(fspath(path), stat.st_mtime_ns, stat.st_size))
+
+
+@lru_cache(maxsize=64)
+def _ranks_in(path: str, _modified_ns: int, _size: int) -> tuple[int, ...]:
+    """Kept while the file is the same: a packed one takes long to unpack."""
     with open_database(path) as database:
-        return list(Places(database).ranks())
+        return tuple(Places(database).ranks())
 
 
 def _trace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,7 @@ def compare_open(session: Session) -> Comparison | None:
     """Compare the open recordings, when they are ranks of one run; None when they are not."""
     from tracer.analyzers.ranks.compare import compare_ranks
     from tracer.analyzers.ranks.summary import summarise_rank
+    from tracer.exporters.sentence import verdict
 
     numbers = ranks_of(session)
     if len(numbers) < 2:
@@ -42,7 +43,10 @@ def compare_open(session: Session) -> Comparison | None:
         rank: summarise_rank(analysis, rank, session.recordings[numbers[rank]].name)
         for rank, analysis in analyses.items()
     }
-    summaries = {rank: summary for rank, (summary, _) in pairs.items()}
+    summaries = {
+        rank: replace(summary, answer=verdict(analyses[rank]))
+        for rank, (summary, _) in pairs.items()
+    }
     store = _Kept({rank: rows for rank, (_, rows) in pairs.items()})
 
     def describe(questions: Sequence[tuple[int, Sequence[Interval]]]) -> list[Doings]:
