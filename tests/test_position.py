@@ -451,3 +451,19 @@ def test_backward_operators_follow_the_place_of_their_forward() -> None:
         wanted.append(operators[number])
         clock += 10
     assert groups_of(analyze(maker.build())) == wanted
+
+
+@pytest.mark.parametrize("layer", [LLAMA, LATENT_EXPERTS])
+def test_a_module_that_computes_whole_layers_is_no_block_of_one(layer: str) -> None:
+    """As a piece of a compiled model does, whose modules have no ranges of their own."""
+    words = spell(passes(TABLE, [layer] * 4, f"o: {RMS} {PLAIN_HEAD}"), EAGER)
+    maker = TraceMaker()
+    half = len(words.names) // 2
+    for call in range(2):
+        begin = 10 * half * call
+        maker.module("model", "GraphModule", begin, 10 * half - 1)
+        for place, name in enumerate(words.names[half * call : half * (call + 1)]):
+            at = begin + 10 * place + 1
+            maker.launch(name, start=at, run=(at + 3, at + 8))
+    found = groups_of(analyze(maker.build()))
+    assert found == list(words.groups)

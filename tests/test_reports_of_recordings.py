@@ -18,6 +18,7 @@ from tracer.exporters.html import to_html
 from tracer.exporters.json_report import report_text, to_report
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text import render_text
+from tracer.held_ranks import split_rank
 from tracer.sources import find_sources, open_source
 
 _SMALL_BYTES = 120_000
@@ -30,12 +31,17 @@ def _recordings() -> list[Any]:
     return [
         pytest.param(path, id=path.name, marks=[] if _small(path) else [pytest.mark.slow])
         for path in files
-        if path.stat().st_size < _LARGE_BYTES and ".truth." not in path.name
+        if _bytes(path) < _LARGE_BYTES and ".truth." not in path.name
     ]
 
 
 def _small(path: Path) -> bool:
-    return path.stat().st_size < _SMALL_BYTES
+    return _bytes(path) < _SMALL_BYTES
+
+
+def _bytes(path: Path) -> int:
+    file, _ = split_rank(path)
+    return file.stat().st_size
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,10 @@ Flags = NDArray[np.bool_]
 # In no attention whose softmax is written out, between its products.
 _APART = ("TOPK", "ROUTER", "MOE", "NORM", "NORM_ADD", "CORE", "SCAN", "ACT", "GLU", "COMM", "LOSS")
 
+# Several cores in one call are keys taken in blocks, unless so many products go with each.
+_SEVERAL = 2
+_PRODUCTS_A_CORE = 2
+
 
 def seen_in_modules(work: Work) -> Seen:
     """What ran in modules themselves: attention cores, by operator, by kernel, or as a softmax
@@ -35,21 +39,44 @@ def seen_in_modules(work: Work) -> Seen:
     softmax = _of_token(work, ("SOFTMAX",))
     softmaxes, products = _counts(work, softmax), _counts(work, product)
     unfused = (softmaxes > 0) & (products >= 2 * softmaxes)  # a router's has none
+    linear = product & (~batched | _of_operator(work, VECTOR_PRODUCTS))
+    several = _holding_layers(work, core, linear)
     cores = {
         **_with_written_softmax(work, batched, product & ~batched),
         **_first_of(work, softmax, np.flatnonzero(unfused)),
         **_first_of(work, core, np.unique(work.module[core & (work.module != NONE)])),
     }
-    linear = product & (~batched | _of_operator(work, VECTOR_PRODUCTS))
     inside = work.module != NONE
     convolved = _counts(work, _of_token(work, ("CONV",)))
     return Seen(
-        dict(sorted(cores.items())),
-        _alone(work, linear),
+        {row: event for row, event in sorted(cores.items()) if row not in several},
+        {row: role for row, role in _alone(work, linear).items() if row not in several},
         frozenset(np.flatnonzero(_counts(work, linear)).tolist()),
         frozenset(np.flatnonzero(convolved).tolist()),
         _first_of(work, inside, np.unique(work.module[inside])),
     )
+
+
+def _holding_layers(work: Work, core: Flags, linear: Flags) -> frozenset[int]:
+    """Modules that compute whole layers themselves, as the pieces of a compiled model do: an
+    attention core and experts, or in a call several cores and with each the products of a layer.
+    What such a module holds is told by the place in the layer's pattern."""
+    cores, products = _most_in_a_call(work, core), _most_in_a_call(work, linear)
+    experts = _counts(work, _of_token(work, ("MOE",))) > 0
+    layers = (cores >= _SEVERAL) & (products >= _PRODUCTS_A_CORE * cores)
+    return frozenset(np.flatnonzero((experts & (cores > 0)) | layers).tolist())
+
+
+def _most_in_a_call(work: Work, mask: Flags) -> Longs:
+    """The most of this work that each module did itself in one of its calls, or in one replay."""
+    rows = np.flatnonzero(mask & (work.module != NONE))
+    call = take(work.host.module.astype(np.int64), work.site[rows])
+    replay = np.where(work.replayed[rows], work.launch[rows], NONE)
+    keys = np.stack([work.module[rows], call, replay], axis=1)
+    calls, counts = np.unique(keys, axis=0, return_counts=True)
+    most = np.zeros(work.tree.parent.size, dtype=np.int64)
+    np.maximum.at(most, calls[:, 0], counts)
+    return most
 
 
 def _first_of(work: Work, mask: Flags, modules: Longs) -> dict[int, int]:
