@@ -350,6 +350,8 @@ def test_ends_of_ranges(text: str, found: tuple[str, int, str]) -> None:
         ("FSDP::pre_forward (encoder)", "annotation"),
         ("ProfilerStep#3", "annotation"),
         ("train step", "annotation"),
+        ("ncclGroupEnd", "other"),
+        ("cublasLtMatmul", "other"),
     ],
 )
 def test_operators_and_ranges_of_the_program(name: str, kind: str) -> None:

@@ -39,6 +39,9 @@ LIBRARY_DOMAINS = re.compile(
     re.IGNORECASE,
 )
 
+# Functions of such libraries, where the file does not say which domain is whose.
+_LIBRARY_CALL = re.compile(r"(?:nccl|cublas|cudnn|cusparse|cusolver|cufft|nvshmem)[A-Z]\w*|MPI_\w+")
+
 
 class Direction(NamedTuple):
     """Which way a copy goes: the word of the schema, and how a copy is called."""
@@ -137,6 +140,8 @@ def read_range(name: str) -> Range:
     """What a range of the program is, by its name without the ends."""
     if _MARKER.match(name):
         return _module(name)
+    if _LIBRARY_CALL.fullmatch(name):
+        return Range("other", name)
     return Range("operator" if _OPERATOR.match(name) else "annotation", name)
 
 
