@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.outside_compiled import OutsideCompiled
-from tracer.collectors.thread_notes import BITS, Longs, ThreadNotes
+from tracer.collectors.thread_notes import WIDTH, Longs, ThreadNotes
 from tracer.collectors.user_code import CodeKinds, as_written, line_of
 from tracer.collectors.warning_hook import Warned, listen
 from tracer.events import SIDE_TABLES, make_table, text_column
@@ -145,8 +145,8 @@ class AttentionCalls:
                     else:
                         chosen = learn(shape, args, kwargs, frame)
                     moments = own.moments
-                    if chosen >= 0 and len(moments) < _MOST_CALLS:
-                        moments.append(_now() << BITS | chosen)
+                    if chosen >= 0 and len(moments) < _MOST_CALLS * WIDTH:
+                        moments.extend((_now(), chosen))
                 except Exception as error:  # the border to the traced program
                     self.failure = error
             return original(*args, **kwargs)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 Longs = npt.NDArray[np.int64]
 
-# A number of so many bits beside each time.
-BITS = 20
+# Numbers of a moment.
+WIDTH = 2
 
 
 class _Own(threading.local):
@@ -22,8 +22,8 @@ class _Own(threading.local):
 
 
 class ThreadNotes:
-    """Each thread adds `time_ns << BITS | number` to its `own.moments`. That is one number in one
-    list, which an interruption leaves whole, and the cheapest that there is to add."""
+    """Each thread extends its `own.moments` by `(time_ns, number)`: one call of C code, which an
+    interruption leaves whole. One number made of both takes twice as long."""
 
     def __init__(self) -> None:
         self._all: list[tuple[int, list[int]]] = []
@@ -31,13 +31,12 @@ class ThreadNotes:
 
     def columns(self) -> tuple[Longs, Longs, Longs]:
         """Times, threads as the operating system numbers them, and numbers, of all threads."""
-        noted = [(thread, list(moments)) for thread, moments in list(self._all)]
-        times = [moment >> BITS for _, moments in noted for moment in moments]
-        numbers = [moment & (1 << BITS) - 1 for _, moments in noted for moment in moments]
+        noted = [(thread, _pairs(list(moments))) for thread, moments in list(self._all)]
         threads = np.array([thread for thread, _ in noted], dtype=np.int64)
-        counts = [len(moments) for _, moments in noted]
-        return _longs(times), threads.repeat(counts), _longs(numbers)
+        counts = [len(pairs) for _, pairs in noted]
+        pairs = np.concatenate([_pairs([]), *(pairs for _, pairs in noted)])
+        return pairs[:, 0], threads.repeat(counts), pairs[:, 1]
 
 
-def _longs(values: list[int]) -> Longs:
-    return np.array(values, dtype=np.int64)
+def _pairs(moments: list[int]) -> Longs:
+    return np.array(moments, dtype=np.int64).reshape(-1, WIDTH)

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 
 from tracer.collectors.compiling.outside_compiled import OutsideCompiling
-from tracer.collectors.thread_notes import BITS, ThreadNotes
+from tracer.collectors.thread_notes import WIDTH, ThreadNotes
 from tracer.collectors.user_code import USER, CodeKinds, as_written, line_of
 from tracer.events import SIDE_TABLES, make_table
 
@@ -90,8 +90,8 @@ class WaitLines:
             known = self._known.get(_key(frame))
             number = self._place(frame) if known is None else known[0]
             moments = self._notes.own.moments
-            if number >= 0 and len(moments) < _LIMIT:
-                moments.append(time.time_ns() << BITS | number)
+            if number >= 0 and len(moments) < _LIMIT * WIDTH:
+                moments.extend((time.time_ns(), number))
         except Exception as error:  # the border to the traced program
             self.failure = error
         return True
