@@ -94,6 +94,37 @@ def test_nothing_goes_on_after_the_end_and_it_can_begin_again() -> None:
     assert len(samples.table()) > seen
 
 
+def test_in_a_call_of_a_model_looks_are_rarer() -> None:
+    """And the longer one takes, the rarer."""
+    open_calls = [0]
+    samples = StackSamples(0.01, in_call=lambda: open_calls[0] > 0)
+    beside = [samples._wait_s(looks, 1e-6) for looks in (1, 29, 30, 60, 1000)]
+    assert beside == pytest.approx([0.01, 0.01, 0.02, 0.04, 0.04])
+    assert samples._wait_s(1, 100e-6) == pytest.approx(0.05)
+    open_calls[0] = 1
+    assert [samples._wait_s(looks, 1e-6) for looks in (1, 1000)] == pytest.approx([0.04, 0.04])
+    assert samples._wait_s(1, 100e-6) == pytest.approx(0.05)
+
+
+def test_a_capture_knows_whether_a_model_is_called() -> None:
+    seen: list[bool] = []
+
+    class Asks(torch.nn.Module):
+        def forward(self) -> None:
+            assert t._capture is not None and t._capture._stacks is not None
+            seen.append(t._capture._stacks._in_call())
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    model.add_module("asks", Asks())
+    model.forward = model[1].forward  # type: ignore[method-assign]
+    with trace() as t:
+        for _ in range(2):
+            model()
+            assert t._capture is not None and t._capture._stacks is not None
+            seen.append(t._capture._stacks._in_call())
+    assert seen == [True, False] * 2
+
+
 def sample(maker: TraceMaker, at_us: float, line: int, function: str, inner: str = "") -> None:
     name = inner or function
     maker.side(

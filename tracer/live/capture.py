@@ -120,6 +120,7 @@ class Capture:
         self._calibration: Calibration | None = None
         self._stacks: StackSamples | None = None
         self.steps_announced = False
+        self._open_calls = 0  # of root modules, of all threads
         self._sources: list[Source] = []
         # Each call costs them something: on only while the profiler records.
         self._pausing: list[WaitLines | AttentionCalls] = []
@@ -250,7 +251,7 @@ class Capture:
     def _sample_stacks(self, records: bool) -> None:
         """While the profiler records: a thread begun before it would be recorded with it."""
         if self._stacks is None and self._options.detail in ("modules", "full"):
-            self._stacks = StackSamples()
+            self._stacks = StackSamples(in_call=lambda: self._open_calls > 0)
         if self._stacks is not None:
             with self._guarded("the samples of the stacks"):
                 self._stacks.start() if records else self._stacks.close()
@@ -309,6 +310,7 @@ class Capture:
             self.recorded.steps_announced = self.steps_announced
 
     def root_begins(self) -> None:
+        self._open_calls += 1
         self._work_began_ns = self._work_began_ns or time.time_ns()
         if self._options.calibrate and not self.steps_announced:
             self._calibrate_step()
@@ -319,6 +321,7 @@ class Capture:
             self._device_steps.begin("call")
 
     def root_ends(self, now_ns: int) -> None:
+        self._open_calls -= 1
         if self._watchdog is not None and not self.steps_announced:
             self._watchdog.end()
         if self._device_steps is not None:
