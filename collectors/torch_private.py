@@ -179,6 +179,28 @@ def range_maker() -> RangeMaker:
     return _fast_range() or torch.profiler.record_function
 
 
+def range_functions(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What enters and what leaves a range of this name, again and again: a `with` would look for
+    them at each turn, and make three arguments for the second."""
+    span: Any = range_maker()(name)
+    leave = span.__exit__
+    if not _leaves_without_arguments():
+        leave = functools.partial(leave, None, None, None)
+    return span.__enter__, leave
+
+
+@functools.cache
+def _leaves_without_arguments() -> bool:
+    span: Any = range_maker()("")
+    try:
+        span.__exit__()
+    except TypeError:
+        return False
+    except RuntimeError:  # while a profiler runs it says that it was not entered
+        return True
+    return True
+
+
 def _config(**switches: Any) -> Any:
     try:
         from torch._C._profiler import _ExperimentalConfig

@@ -514,14 +514,15 @@ class Nested(nn.Module):
         return y
 
 
-def test_a_module_that_calls_itself_has_a_range_for_each_call() -> None:
+@pytest.mark.parametrize("detail", ["modules", "full"])
+def test_a_module_that_calls_itself_has_a_range_for_each_call(detail: Any) -> None:
     model = nn.Sequential(Nested())
 
     def program() -> None:
         for _ in range(2):
             model(X)
 
-    assert ranges_of(program) == {
+    assert ranges_of(program, detail) == {
         "module::::Sequential": 2,
         "module::0::Nested": 6,
         "module::0.layer::Linear": 2,
@@ -549,23 +550,57 @@ def test_two_threads_may_be_in_one_module_at_once() -> None:
     assert (counts["module::0::Met"], counts["module::1::Linear"]) == (6, 6)
 
 
-def test_an_exception_closes_the_ranges() -> None:
+def test_a_block_called_beside_a_model_that_runs_is_a_root() -> None:
+    """In a thread that was there before the model was called."""
+    called, both = threading.Event(), threading.Barrier(2)
+
+    class Waits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(8, 8))
+
+        def forward(self, x: torch.Tensor, wait: bool = True) -> torch.Tensor:
+            if wait:
+                both.wait(timeout=30)
+                assert called.wait(timeout=30)
+            out: torch.Tensor = self.block(x)
+            return out
+
+    model = Waits()
+
+    def beside() -> None:
+        both.wait(timeout=30)
+        model.block(X)
+        called.set()
+
+    with trace() as t:
+        model(X, wait=False)
+        other = threading.Thread(target=beside)
+        other.start()
+        model(X)
+        other.join()
+    assert sorted(t.trace.table("root_calls")["root"]) == ["", "", "block"]
+    assert ranges(t.trace)["module::block::Sequential"] == 3
+
+
+@pytest.mark.parametrize("detail", ["modules", "full"])
+def test_an_exception_closes_the_ranges(detail: Any) -> None:
     class Raising(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             raise LookupError("mine")
 
     model, good = nn.Sequential(Raising()), small()
-    error = None
-    with trace(detail="full") as t:
-        try:
-            model(X)
-        except LookupError as caught:
-            error = caught
+    errors = []
+    with trace(detail=detail) as t:
+        for _ in range(2):
+            try:
+                model(X)
+            except LookupError as caught:
+                errors.append(str(caught))
         good(X)
-    assert error is not None
-    assert str(error) == "mine"
-    assert ranges(t.trace)["module::0::Raising"] == 1
-    assert list(t.trace.table("root_calls")["root"]) == ["", "Sequential_2"]
+    assert errors == ["mine", "mine"]
+    assert ranges(t.trace)["module::0::Raising"] == 2
+    assert list(t.trace.table("root_calls")["root"]) == ["", "", "Sequential_2"]
 
 
 def test_a_class_with_a_call_of_its_own() -> None:
@@ -684,16 +719,23 @@ def _is_patched(kind: type[nn.Module]) -> bool:
     return nn.Module.__call__ is module_ranges._call or "__call__" in vars(kind)
 
 
-def test_without_the_private_range_the_public_one_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("detail", ["modules", "full"])
+def test_without_the_private_range_the_public_one_serves(
+    monkeypatch: pytest.MonkeyPatch, detail: Any
+) -> None:
     monkeypatch.setattr(torch_private, "_fast_range", lambda: None)
     torch_private.range_maker.cache_clear()
+    torch_private._leaves_without_arguments.cache_clear()
+    model = small()
     try:
         assert torch_private.range_maker() is torch.profiler.record_function
-        assert ranges_of(lambda: small()(X)) == SMALL
+        found = ranges_of(lambda: (model(X), model(X)), detail)
+        assert found == dict.fromkeys(SMALL, 2)
         fallbacks = {i.name: i.found for i in torch_private.private_interfaces()}
         assert not fallbacks["torch._C._profiler._RecordFunctionFast"]
     finally:
         torch_private.range_maker.cache_clear()
+        torch_private._leaves_without_arguments.cache_clear()
 
 
 def test_private_interfaces_are_listed_with_their_fallbacks() -> None:
@@ -735,6 +777,8 @@ def test_the_hook_calls_hardly_anything(monkeypatch: pytest.MonkeyPatch) -> None
     ours = ["_call", "is_dynamo_compiling", "id"]
     assert [name for name in active if name in ours] == ours * 3
     assert "_wrapped_call_impl" not in active
+    # Each would be a frame more of the recording.
+    assert not {"__enter__", "append"} & set(active)
 
 
 @pytest.mark.parametrize("detail", ["modules", "full"])

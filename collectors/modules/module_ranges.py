@@ -19,7 +19,13 @@ from torch import nn
 
 from tracer.collectors import torch_private
 from tracer.collectors.modules import call_facts, module_tree, root_calls
-from tracer.collectors.modules.module_tree import INNER, ModuleTree, RangeNames, unwrap
+from tracer.collectors.modules.module_tree import (
+    INNER,
+    KnownRanges,
+    ModuleTree,
+    OwnRange,
+    unwrap,
+)
 from tracer.collectors.modules.root_calls import OpenCall, RootCalls
 from tracer.collectors.steps import generation
 from tracer.collectors.steps.generation import Generations
@@ -30,6 +36,8 @@ Call = Callable[..., Any]
 # The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
 _is_compiling = torch.compiler.is_dynamo_compiling
 
+# Threads of a recording call no module.
+OWN_THREADS = "tracer-"
 # Ranges of this prefix are read as the recording's own cost.
 OWN_RANGE = "tracer::names of modules"
 
@@ -53,7 +61,11 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_alone = False  # such a call is open, and no thread but its own could call a module
 _current: ModuleRanges | None = None
+_known: KnownRanges | None = None  # of the trace that lives
+_in_frames = False  # Python frames are recorded with the ranges
+_new_range: Callable[[str], Any] = torch_private.range_functions
 _original: Call = nn.Module.__call__
 _is_plain = False  # torch's own `__call__` only chooses: then the choice is made here, a call less
 _buried = False  # somebody patched over our patch: it stays, and passes calls on
@@ -65,32 +77,52 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`nn.Module.__call__` while a trace lives."""
     if _is_compiling():
         return _original(self, *args, **kwargs)
-    trace = _current
-    if trace is None:
+    known = _known
+    if known is None:
         return _original(self, *args, **kwargs)
-    name = trace.names[id(self)]
-    # Most calls are of these: what the thread is doing is not even asked.
-    if name is INNER:
-        name = ""
-    elif not _local.inside:
-        return trace.outermost(_original, self, args, kwargs)
+    own = known[id(self)]
     inner: Any
+    if own is INNER:  # most calls: what the thread is doing is not even asked
+        if not _is_plain:
+            return _original(self, *args, **kwargs)
+        inner = self._compiled_call_impl
+        if inner is None:
+            inner = self._call_impl
+        # Without an empty dictionary to be copied a call is quicker.
+        return inner(*args, **kwargs) if kwargs else inner(*args)
+    if not (_alone or _local.inside):
+        trace = _current
+        if trace is None:
+            return _original(self, *args, **kwargs)
+        return trace.outermost(_original, self, args, kwargs)
+    if type(own) is not OwnRange:
+        if own is None:
+            _local.unnamed = True
+        return _original(self, *args, **kwargs)
     if _is_plain:
         inner = self._compiled_call_impl
         if inner is None:
             inner = self._call_impl
     else:
         inner = functools.partial(_original, self)
-    if name:
-        # A range is taken while it is open: a module may call itself, or be called by two threads.
-        span = trace.closed_ranges.pop(name, None) or trace.make_range(name)
-        with span:
+    # A range is taken while it is open: a module may call itself, or be called by two threads.
+    try:
+        closed = own.pop()
+    except IndexError:
+        closed = _new_range(own.name)
+    if _in_frames:
+        with closed:
             output = inner(*args, **kwargs)
-        trace.closed_ranges[name] = span
+        own += (closed,)  # of this no frame is written, unlike of a method
         return output
-    if name is None:
-        _local.unnamed = True
-    return inner(*args, **kwargs)
+    enter, leave = closed
+    enter()
+    try:
+        output = inner(*args, **kwargs) if kwargs else inner(*args)
+    finally:
+        leave()
+    own.append(closed)
+    return output
 
 
 functools.update_wrapper(_call, _original)
@@ -165,23 +197,36 @@ def _keep_compiler_out() -> None:
 
 
 def _install(trace: ModuleRanges) -> None:
-    global _current, _original, _is_plain
+    global _current, _known, _original, _is_plain, _in_frames, _new_range
     current = nn.Module.__call__
     if current is not _call and (current is _original or not _buried):
         _original = current
         _is_plain = torch_private.is_plain_module_call(current)
         nn.Module.__call__ = _call  # type: ignore[method-assign]
-    _current = trace
+    _in_frames = trace.in_frames
+    _new_range = trace.make_range if _in_frames else torch_private.range_functions
+    _current, _known = trace, trace.known
 
 
-def _forget_in_child() -> None:
-    global _current
-    _current = None
+def _forget() -> None:
+    global _current, _known
+    _current = _known = None
+
+
+def _see(known: KnownRanges) -> None:
+    global _known
+    _known = known
+
+
+def _is_alone() -> bool:
+    """Whether this thread and ours are all that Python knows of."""
+    threads, own = threading.enumerate(), threading.get_ident()
+    return all(t.ident == own or t.name.startswith(OWN_THREADS) for t in threads)
 
 
 # A forked child is not traced: the patches are there, and pass calls on.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _uninstall_base() -> None:
@@ -210,14 +255,14 @@ class ModuleRanges:
         *,
         ranges: bool = True,
         every_module: bool = False,
+        in_frames: bool = False,
         describe: Callable[[nn.Module], Any] = lambda module: None,
     ) -> None:
         self.tree = ModuleTree(every_module=every_module, names_later=not ranges, describe=describe)
         self.calls = RootCalls()
-        self.names = RangeNames()
+        self.known = KnownRanges()
         self.make_range = torch_private.range_maker()
-        # To make a range takes as long as to enter it: each is kept for the module's next call.
-        self.closed_ranges: dict[str, Any] = {}
+        self.in_frames = in_frames
         self._listener = listener
         self._on_failure = on_failure
         self._ranges = ranges
@@ -241,15 +286,17 @@ class ModuleRanges:
     def record_ranges(self, on: bool) -> None:
         """Write ranges from now on, or no longer: a schedule waits."""
         self._writes = on and self._ranges
-        self.names = self.tree.ranges if self._writes else RangeNames()
+        self.known = self.tree.ranges if self._writes else KnownRanges()
+        with self._lock:
+            if _current is self:
+                _see(self.known)
         if self._writes:
             self._widen()
 
     def close(self) -> None:
         """Take every patch away."""
-        global _current
         with self._lock:
-            _current = None
+            _forget()
             if not self._narrow:
                 _uninstall_base()
             self._root_patches.restore()
@@ -264,19 +311,21 @@ class ModuleRanges:
         # An export calls modules without computing anything.
         if torch.compiler.is_compiling():
             return original(module, *args, **kwargs)
+        global _alone
         _local.inside = True
         output = call = None
         try:
             call = self._begin(module, args, kwargs, sys._getframe(2))
-            name = self.names[id(module)]
-            if not name:
+            own = self.known[id(module)]
+            _alone = _is_alone()
+            if not isinstance(own, OwnRange):
                 output = original(module, *args, **kwargs)
                 return output
-            with self.make_range(name):
+            with self.make_range(own.name):
                 output = original(module, *args, **kwargs)
                 return output
         finally:
-            _local.inside = False
+            _local.inside = _alone = False
             self._end(call, module, output)
 
     def _begin(
@@ -312,7 +361,7 @@ class ModuleRanges:
         try:
             if _local.unnamed:
                 _local.unnamed = False
-                if self.names:
+                if self.known:
                     self.tree.rescan(module)
             if call is not None:
                 self._listener.root_ends(self.calls.end(call, output))

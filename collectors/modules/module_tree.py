@@ -21,8 +21,8 @@ RANGE_PREFIX = "module::"
 # What is written while the program runs, before a number. Up to fifteen characters cost the
 # profiler no allocation: that is a sixth of the cost of a range.
 _NUMBER_PREFIX = "module::#"
-# In place of such a name: a module deep inside a model that needs no range, and is no root.
-INNER = "inner"
+# In place of a range: of a module that may be a root, and of one deep inside a model that is none.
+NO_RANGE, INNER = "none", "inner"
 
 # Wrappers that hold one model: their name is no part of the model's own names.
 _WRAPPER_CHILDREN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -195,9 +195,19 @@ class ModuleRecord:
     line: int = -1
 
 
-class RangeNames(dict[int, str | None]):
-    """Range names by `id` of the module: "" or `INNER` for one without a range, None for one not
-    known.
+class OwnRange(list[Any]):
+    """The range of a module: the name that is written, and as items, for the module's next call,
+    those of this name that are closed."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+class KnownRanges(dict[int, OwnRange | str | None]):
+    """Ranges by `id` of the module: `NO_RANGE` or `INNER` for one without, None for one not known.
 
     A subscript calls no method that a profiler with Python frames would see.
     """
@@ -219,10 +229,9 @@ class WrittenNames:
         self._records[name] = record
         return name
 
-    def keep(self, name: str, record: ModuleRecord) -> str:
+    def keep(self, name: str, record: ModuleRecord) -> None:
         """The same name still stands for it."""
         self._records[name] = record
-        return name
 
     def final(self) -> dict[str, str]:
         """Each name written, and the range name that it stands for."""
@@ -253,7 +262,7 @@ class ModuleTree:
         names_later: bool = False,
         describe: Callable[[nn.Module], Any] = lambda module: None,
     ) -> None:
-        self.ranges = RangeNames()
+        self.ranges = KnownRanges()
         self.written = WrittenNames()
         self._every_module = every_module
         self._names_later = names_later  # no range is written: a name can wait until the end
@@ -304,7 +313,7 @@ class ModuleTree:
     def _note(self, module: nn.Module) -> None:
         """Know a root without looking inside."""
         inner = unwrap(module)
-        self.ranges[id(module)] = ""
+        self.ranges[id(module)] = NO_RANGE
         self._unnamed.append((weakref.ref(module), self._describe(module)))
         for known in (module, inner):
             self._watch(known)
@@ -344,8 +353,12 @@ class ModuleTree:
     def called_names(self) -> set[str]:
         """Range names of the modules that have a `forward` to call, as they are known now."""
         final = self.written.final()
-        names = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))
-        return {final[name] for name, module in names if name in final and _is_callable(module)}
+        known = ((self.ranges.get(key), ref()) for key, ref in list(self._alive.items()))
+        return {
+            final[own.name]
+            for own, module in known
+            if isinstance(own, OwnRange) and own.name in final and _is_callable(module)
+        }
 
     def table(self) -> pd.DataFrame:
         """The `model_modules` of every root; of what has been freed, as it was at first."""
@@ -393,9 +406,9 @@ class ModuleTree:
             record = self._record(module, path)
         self._watch(module)
         if has_range:
-            self.ranges[key] = self._written_name(self.ranges[key], record)
+            self.ranges[key] = self._own_range(self.ranges[key], record)
         else:
-            self.ranges[key] = "" if member.is_wrapper else INNER
+            self.ranges[key] = NO_RANGE if member.is_wrapper else INNER
 
     def _record(self, module: nn.Module, path: str) -> ModuleRecord:
         record = self._known.get(id(module))
@@ -411,10 +424,11 @@ class ModuleTree:
             place = self._places[kind] = _forward_place(kind)
         return place
 
-    def _written_name(self, before: str | None, record: ModuleRecord) -> str:
-        if before and before is not INNER:
-            return self.written.keep(before, record)
-        return self.written.new(record)
+    def _own_range(self, before: OwnRange | str | None, record: ModuleRecord) -> OwnRange:
+        if isinstance(before, OwnRange):
+            self.written.keep(before.name, record)
+            return before
+        return OwnRange(self.written.new(record))
 
     def _watch(self, module: nn.Module) -> None:
         """Forget it when it is freed: its `id` is given again to a later object."""

@@ -203,6 +203,7 @@ class Capture:
             self._failed,
             ranges=detail in ("modules", "full"),
             every_module=detail == "full",
+            in_frames=detail in SWITCHES and SWITCHES[detail].stacks,
             describe=describe_model,
         )
         with self._guarded("the names of modules"):
