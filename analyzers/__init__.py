@@ -27,6 +27,7 @@ from tracer.analyzers.rules.memory import judge_memory
 from tracer.analyzers.rules.moe import judge_moe
 from tracer.analyzers.rules.placement import judge_placement
 from tracer.analyzers.rules.quantized import judge_quantized
+from tracer.analyzers.rules.roofline import judge_headroom
 from tracer.analyzers.rules.sync import judge_allocator, judge_waits
 from tracer.events import Trace
 
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     judge_evaluation,
     judge_absent_cache,
     judge_copied_cache,
+    judge_headroom,
 )
 
 

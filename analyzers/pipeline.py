@@ -35,6 +35,7 @@ from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rules.attention_paths import backends_by_site
 from tracer.analyzers.rules.compiled_again import told_once
+from tracer.analyzers.rules.roofline import reach
 from tracer.analyzers.steps.finder import HostStep, find_steps
 from tracer.analyzers.steps.kernel_phases import phases_by_kernels
 from tracer.analyzers.steps.observer import not_observed, observe
@@ -53,6 +54,7 @@ from tracer.events import Trace, make_table, text_column
 def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
     """Link, attribute, account, explain the idle, then ask every rule."""
     context, analysis = _account(trace, explain)
+    analysis = replace(analysis, roofline=reach(context, analysis))
     results = [rule(context, analysis) for rule in rules]
     return replace(
         analysis,

@@ -64,8 +64,9 @@ def check_alike(trace: Trace, tmp_path: Path, *, parts: bool = True) -> None:
     assert ours["breakdown"] == theirs["breakdown"] or not parts
     assert [step["wall_ns"] for step in ours["steps"]] == [s["wall_ns"] for s in theirs["steps"]]
     rules = [[finding["rule"] for finding in report["findings"]] for report in (ours, theirs)]
-    # Without Python's frames waits between operators are told apart in fewer places.
-    assert set(rules[0]) >= set(rules[1]) - {"gap.host"}
+    # Without Python's frames waits between operators are told apart in fewer places, and without
+    # the types of operands nothing is known of their bytes.
+    assert set(rules[0]) >= set(rules[1]) - {"gap.host", "roofline.headroom"}
 
 
 def test_the_sample_says_the_same_as_an_export(tmp_path: Path) -> None:

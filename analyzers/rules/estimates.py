@@ -26,6 +26,12 @@ class DeviceLimits:
     name: str
     bf16_flops_per_s: float
     bandwidth_bytes_per_s: float
+    fp8_flops_per_s: float | None = None
+
+    def rate(self, precision: str) -> float | None:
+        """Flops a second of products in this precision; None where it is not known."""
+        rates = {"fp8": self.fp8_flops_per_s, "bf16": self.bf16_flops_per_s}
+        return self.product_rate(precision) if precision == "tf32" else rates.get(precision)
 
     def product_rate(self, precision: str) -> float:
         """TF32 runs at half the rate of bf16 on every GPU of the table that has it."""
@@ -33,12 +39,14 @@ class DeviceLimits:
 
 
 def device_limits(trace: Trace) -> DeviceLimits | None:
-    """The limits of the recorded devices; None for unknown, or several different ones."""
-    names = set(trace.table("devices")["name"].astype(str))
+    """The limits of the recorded devices; None for unknown, or several different ones. One without
+    a name beside others is taken for their like."""
+    names = set(trace.table("devices")["name"].astype(str)) - {""}
     gpu = match_gpu(names.pop()) if len(names) == 1 else None
     if gpu is None or gpu.bf16_flops_per_s is None or gpu.bandwidth_bytes_per_s is None:
         return None
-    return DeviceLimits(gpu.name, gpu.bf16_flops_per_s, gpu.bandwidth_bytes_per_s)
+    rates = gpu.bf16_flops_per_s, gpu.bandwidth_bytes_per_s, gpu.fp8_flops_per_s
+    return DeviceLimits(gpu.name, *rates)
 
 
 @dataclass(frozen=True)

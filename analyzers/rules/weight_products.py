@@ -70,16 +70,23 @@ def _weights(work: Work) -> Longs:
 
 def _tokens(work: Work, events: Longs) -> Longs:
     """Tokens of all sequences in the call of the model around each event; -1 for none."""
+    batch, tokens = tokens_of(work, events)
+    return np.where(tokens > 0, batch * tokens, NONE)
+
+
+def tokens_of(work: Work, events: Longs) -> tuple[Longs, Longs]:
+    """Sequences, and tokens of each, in the call of the model around each event; -1 for none."""
     calls = work.trace.table("root_calls").sort_values("start_ns", kind="stable")
     if not len(calls):
-        return np.full(events.size, NONE, dtype=np.int64)
+        nothing = np.full(events.size, NONE, dtype=np.int64)
+        return nothing, nothing
     times = work.trace.start_ns[events]
     at = np.searchsorted(calls["start_ns"].to_numpy(), times, side="right") - 1
     inside = (at >= 0) & (times <= calls["end_ns"].to_numpy()[np.maximum(at, 0)])
     inside &= calls["thread"].to_numpy()[np.maximum(at, 0)] == _threads(work, events)
     batch, tokens = (calls[name].to_numpy()[np.maximum(at, 0)] for name in ("batch", "tokens"))
     known = inside & (batch > 0) & (tokens > 0)
-    return np.where(known, batch * tokens, NONE)
+    return np.where(known, batch, NONE), np.where(known, tokens, NONE)
 
 
 def _threads(work: Work, events: Longs) -> Longs:

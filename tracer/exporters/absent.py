@@ -34,7 +34,6 @@ def _absent(analysis: Analysis) -> Iterator[Check]:
         yield _missing("capture.serving", "no serving engine told of its requests")
     yield from _absent_facts(analysis)
     yield from _absent_sizes(analysis)
-    yield from _absent_estimates(analysis)
     if len(analysis.collectives) and bool((analysis.collectives["wait_ns"] < 0).any()):
         yield _missing("comm.straggler", "needs the recordings of the other ranks")
 
@@ -61,8 +60,3 @@ def _absent_sizes(analysis: Analysis) -> Iterator[Check]:
     if unknown:
         reason = f"batch and tokens of {unknown} of {len(steps)} steps are not recorded"
         yield _missing("capture.step_sizes", reason)
-
-
-def _absent_estimates(analysis: Analysis) -> Iterator[Check]:
-    if not analysis.roofline:
-        yield _missing("roofline.headroom", "the speed limit of this model was not computed")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tracer.analysis import BUCKETS, Analysis
 from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import Cost
-from tracer.exporters.format import UNKNOWN, count_text, duration_text, percent_text
+from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text, percent_text
 from tracer.exporters.html_plots import level_bar, module_icicle, step_columns, text
 from tracer.exporters.html_style import CSS
 from tracer.exporters.json_report import all_notes
@@ -55,6 +55,7 @@ def to_fragment(analysis: Analysis) -> str:
         _findings(analysis),
         _modules(analysis),
         _kernels(analysis),
+        _limits(analysis),
         _checks(analysis),
         _notes(analysis),
     )
@@ -177,6 +178,28 @@ def _kernels(analysis: Analysis) -> str:
     heads = ["name", "role", "how", "calls", "time", "share"]
     note = f'<p class="dim">{len(rows)} of {len(kernels):,} rows</p>'
     return f"<h2>{title}</h2>{_table(heads, rows, 3)}{note}" if rows else ""
+
+
+def _limits(analysis: Analysis) -> str:
+    """How near parts of a step come to the limits of the device."""
+    rows = [
+        _row(
+            [
+                row["part"] or "whole step",
+                row["phase"] or UNKNOWN,
+                row["bound"],
+                bytes_text(row["bytes"]),
+                duration_text(row["floor_ns"]),
+                duration_text(row["measured_ns"]),
+                percent_text(row["reached_ratio"]),
+            ],
+            names=3,
+        )
+        for row in analysis.roofline
+    ]
+    heads = ["part", "phase", "bound by", "bytes", "floor", "takes", "reached"]
+    note = '<p class="dim">a step; floor: its bytes or flops at the rates of the datasheet</p>'
+    return f"<h2>Speed limit</h2>{_table(heads, rows, 3)}{note}" if rows else ""
 
 
 def _findings(analysis: Analysis) -> str:

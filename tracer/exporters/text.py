@@ -18,7 +18,12 @@ from tracer.exporters.names import ascii_only
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text_findings import check_lines, finding_lines, note_lines, source_lines
 from tracer.exporters.text_index import index_lines, place_names
-from tracer.exporters.text_tables import collective_lines, kernel_lines, module_lines
+from tracer.exporters.text_tables import (
+    collective_lines,
+    kernel_lines,
+    module_lines,
+    roofline_lines,
+)
 from tracer.exporters.text_times import breakdown_lines, phase_lines, step_lines
 
 DEFAULT_WIDTH = 100
@@ -30,6 +35,7 @@ _SECTIONS = (
     step_lines,
     module_lines,
     kernel_lines,
+    roofline_lines,
     collective_lines,
     finding_lines,
     check_lines,

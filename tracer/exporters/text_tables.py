@@ -14,6 +14,7 @@ from tracer.exporters.format import (
     count_text,
     counted,
     duration_text,
+    percent_text,
     table_scale,
 )
 from tracer.exporters.json_report import summed_collectives
@@ -22,6 +23,7 @@ from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
 
 _MOST_MODULES = 14
+_MOST_LIMITS = 8
 _MOST_KERNELS = 12
 _WIDE = 100
 
@@ -114,6 +116,29 @@ def _kernel_note(analysis: Analysis, shown: int) -> str:
     rest = len(analysis.kernels) - shown
     note = "sums of their durations"
     return f"{note}; {counted(rest, 'more row')} in the JSON report" if rest > 0 else note
+
+
+def roofline_lines(page: Page, analysis: Analysis) -> list[Text]:
+    """How near parts of a step come to the device's limits; nothing where no size is known."""
+    rows = analysis.roofline
+    if not rows:
+        return []
+    titles = ("bytes", "floor", "takes", "reached")
+    columns = [Column("", "left", flexible=True), *(Column(title) for title in titles)]
+    columns.append(Column("bound by", "left"))
+    cells = [
+        [
+            page.name(f"{row['phase'] or 'step'}  {row['part'] or 'whole step'}"),
+            bytes_text(row["bytes"]),
+            duration_text(row["floor_ns"]),
+            duration_text(row["measured_ns"]),
+            percent_text(row["reached_ratio"]),
+            row["bound"],
+        ]
+        for row in rows[:_MOST_LIMITS]
+    ]
+    note = "a step; floor: its bytes or flops at the rates of the datasheet"
+    return [heading("SPEED LIMIT", note), *table(page, columns, cells)]
 
 
 def collective_lines(page: Page, analysis: Analysis) -> list[Text]:

@@ -1,0 +1,222 @@
+"""How near the device comes to its limits: what memory and tensor cores would need at the least.
+
+The roofline model of Williams, Waterman and Patterson (2009): a call takes at least its flops over
+the peak rate and its bytes over the bandwidth, whichever is longer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracer.analysis import Analysis, RuleResult
+from tracer.analyzers.context import Context
+from tracer.analyzers.rules.estimates import DeviceLimits, device_limits
+from tracer.analyzers.rules.judging import steady_steps, verdict
+from tracer.analyzers.rules.moved_bytes import Moved, moved_by, part_name
+from tracer.findings import Check, Finding
+
+RULE = "roofline.headroom"
+# A good kernel reaches more of the limit than this; a part that takes less of a step than that
+# is not worth a word.
+_GOOD_RATIO, _NOTABLE_RATIO = 0.5, 0.1
+# Sizes that are known for less of a part are said to be.
+_WHOLE_RATIO = 0.95
+# The floor of a whole step is told when the sizes of so much of its work are known.
+_MOST_OF_WORK_RATIO = 0.5
+
+
+def reach(context: Context, analysis: Analysis) -> tuple[Mapping[str, Any], ...]:
+    """A row for each phase and part whose sizes are known, the means of its steady steps, and one
+    for the whole step of each phase."""
+    limits = device_limits(context.work.trace)
+    if limits is None or context.work.cpu_only or not analysis.accounted:
+        return ()
+    rows: list[Mapping[str, Any]] = []
+    for phase, sums in _summed(context, analysis, limits).items():
+        steps = _steps_of(analysis, phase)
+        parts = [_row(analysis, phase, steps, part, limits) for part in sums.values()]
+        parts.sort(key=lambda row: -row["measured_ns"])
+        rows += [*_whole(analysis, phase, steps, parts, limits), *parts]
+    return tuple(rows)
+
+
+@dataclass
+class _Part:
+    """Sums over all calls of one part in one phase."""
+
+    bucket: int
+    bytes: int = 0
+    flops: int = 0
+    floor_ns: float = 0.0
+    memory_ns: float = 0.0  # of the floor, where memory is what bounds
+    measured_ns: int = 0
+    sources: set[str] = field(default_factory=set)
+
+    def add(self, moved: Moved, limits: DeviceLimits, measured_ns: int) -> None:
+        memory = moved.bytes / limits.bandwidth_bytes_per_s * 1e9
+        rate = limits.rate(moved.precision)
+        compute = moved.flops / rate * 1e9 if rate else 0.0
+        self.bytes += moved.bytes
+        self.flops += moved.flops
+        self.floor_ns += max(memory, compute)
+        self.memory_ns += memory if memory >= compute else 0.0
+        self.measured_ns += measured_ns
+        self.sources.add(moved.source)
+
+
+Sums = dict[str, dict[int, _Part]]
+
+
+def _summed(context: Context, analysis: Analysis, limits: DeviceLimits) -> Sums:
+    charged = analysis.work["charged_ns"].to_numpy()
+    steps, steady = analysis.steps, set(steady_steps(analysis))
+    phases = steps["phase"].astype(str).tolist()
+    out: Sums = defaultdict(dict)
+    for moved in moved_by(context):
+        step = int(context.plan.work_step[moved.rows[0]])
+        measured = int(charged[moved.rows].sum())
+        if step not in steady or not measured:
+            continue
+        parts = out[phases[step]]
+        part = parts.setdefault(moved.bucket, _Part(moved.bucket))
+        part.add(moved, limits, measured)
+    return out
+
+
+def _steps_of(analysis: Analysis, phase: str) -> list[int]:
+    phases = analysis.steps["phase"].astype(str).tolist()
+    return [step for step in steady_steps(analysis) if phases[step] == phase]
+
+
+def _wall_ns(analysis: Analysis, phase: str) -> int:
+    """The median steady step of a phase."""
+    return int(np.median(analysis.steps["wall_ns"].to_numpy()[_steps_of(analysis, phase)]))
+
+
+def _row(
+    analysis: Analysis, phase: str, steps: Sequence[int], part: _Part, limits: DeviceLimits
+) -> dict[str, Any]:
+    count = len(steps)
+    floor, measured = round(part.floor_ns / count), round(part.measured_ns / count)
+    whole = int(analysis.bucket_ns_of_steps()[list(steps), part.bucket].sum())
+    known = part.measured_ns / whole if whole else 1.0
+    return {
+        "phase": phase or None,
+        "part": part_name(part.bucket),
+        "bytes": round(part.bytes / count),
+        "flops": round(part.flops / count),
+        "floor_ns": floor,
+        "measured_ns": measured,
+        "reached_ratio": floor / measured if measured else None,
+        "bound": "memory" if 2 * part.memory_ns >= part.floor_ns else "compute",
+        "basis": _basis(sorted(part.sources), count, known, limits),
+    }
+
+
+def _basis(sources: Sequence[str], count: int, known: float, limits: DeviceLimits) -> str:
+    peaks = (
+        f"{limits.bandwidth_bytes_per_s / 1e9:.0f} GB/s, {limits.bf16_flops_per_s / 1e12:.0f} "
+        f"TFLOP/s in bf16 ({limits.name}, datasheet)"
+    )
+    mean = "one step" if count == 1 else f"mean of {count} steps"
+    text = f"{mean}; {' and '.join(sources)}; {peaks}"
+    return text if known >= _WHOLE_RATIO else f"{text}; sizes known for {known:.0%} of the part"
+
+
+def _whole(
+    analysis: Analysis,
+    phase: str,
+    steps: Sequence[int],
+    parts: Sequence[Mapping[str, Any]],
+    limits: DeviceLimits,
+) -> Iterator[dict[str, Any]]:
+    """The step as a whole: the floors of its parts, beside its wall time. What the other parts need
+    is not in it, so the bound is a low one."""
+    busy = int(analysis.steps["busy_ns"].to_numpy()[list(steps)].sum())
+    known = len(steps) * sum(row["measured_ns"] for row in parts)
+    if known < _MOST_OF_WORK_RATIO * busy:
+        return
+    devices = max(analysis.window.devices, 1)
+    floor = sum(row["floor_ns"] for row in parts) // devices
+    measured = _wall_ns(analysis, phase)
+    memory = sum(row["floor_ns"] for row in parts if row["bound"] == "memory") // devices
+    named = ", ".join(str(row["part"]) for row in parts)
+    yield {
+        "phase": phase or None,
+        "part": None,
+        "bytes": sum(row["bytes"] for row in parts),
+        "flops": sum(row["flops"] for row in parts),
+        "floor_ns": floor,
+        "measured_ns": measured,
+        "reached_ratio": floor / measured if measured else None,
+        "bound": "memory" if 2 * memory >= floor else "compute",
+        "basis": f"the floors of {named} together, beside the median step ({limits.name})",
+    }
+
+
+def judge_headroom(context: Context, analysis: Analysis) -> RuleResult:
+    """Parts of a step that stay far below what the device allows."""
+    rows = [row for row in analysis.roofline if row["part"] is not None]
+    if not rows:
+        return RuleResult(checks=(Check(RULE, "not_checked", _unknown(context, analysis)),))
+    low = [row for row in rows if _is_low(row, _wall_ns(analysis, row["phase"] or ""))]
+    findings = tuple(_finding(analysis, row) for row in low)
+    return RuleResult(findings, (verdict(RULE, findings),))
+
+
+def _unknown(context: Context, analysis: Analysis) -> str:
+    if context.work.cpu_only:
+        return "the limits of this processor are not known"
+    if device_limits(context.work.trace) is None:
+        return "the limits of this device are not known"
+    if not analysis.accounted:
+        return analysis.breakdown_reason
+    return "neither shapes nor weights were recorded: detail='full', or record_shapes=True"
+
+
+def _is_low(row: Mapping[str, Any], wall_ns: int) -> bool:
+    ratio = row["reached_ratio"]
+    return (
+        ratio is not None
+        and ratio < _GOOD_RATIO
+        and row["measured_ns"] >= (_NOTABLE_RATIO * wall_ns)
+    )
+
+
+def _finding(analysis: Analysis, row: Mapping[str, Any]) -> Finding:
+    phase = row["phase"] or ""
+    what = "memory bandwidth" if row["bound"] == "memory" else "rate of the tensor cores"
+    steps = tuple(_steps_of(analysis, phase))
+    floor, measured = row["floor_ns"] / 1e6, row["measured_ns"] / 1e6
+    title = (
+        f"{f'{phase}: ' if phase else ''}{row['part']} reaches {row['reached_ratio']:.0%} of the "
+        f"{what}: {measured:.3g} ms a step, {floor:.3g} ms at the limit"
+    )
+    detail = {key: row[key] for key in ("bytes", "flops", "floor_ns", "measured_ns", "bound")}
+    return Finding(
+        RULE,
+        "info",
+        title,
+        len(steps),
+        steps=steps,
+        detail={**detail, "basis": row["basis"]},
+        advice=_ADVICE[row["bound"]],
+    )
+
+
+_ADVICE = {
+    "memory": (
+        "Small kernels do not fill the device: give each launch more work (a larger batch), fuse "
+        "them (torch.compile, mode='max-autotune'), or read fewer bytes (quantized weights or "
+        "cache)."
+    ),
+    "compute": (
+        "Shapes that fill whole tiles (multiples of 128), a larger batch, or "
+        "torch.compile(mode='max-autotune') bring products nearer to the limit."
+    ),
+}
