@@ -70,6 +70,25 @@ def test_a_late_launch_splits_into_dispatch_python_and_latency() -> None:
     assert charged(analysis)["launch"] == 5_000 + 20_000 + 5_000  # before, dispatch, latency
 
 
+def test_where_calls_are_missing_the_hosts_part_is_not_known() -> None:
+    """Work without a launch was launched by a call that is missing, if calls before it are there:
+    what the host did until the next call that is there may have been launching."""
+    maker = TraceMaker(next_correlation=2)
+    maker.launch("first", start=0, run=(5, 20))
+    maker.device_row("early", 20, 10, correlation=1)
+    maker.device_row("untold", 50, 10, correlation=3)
+    maker.next_correlation = 4
+    maker.launch("last", start=100, run=(105, 120))
+    analysis = analyze(maker.build(recorded={"every_launch": False}))
+    check_sums(analysis)
+    assert charged(analysis)["unexplained"] == 20_000 + 40_000
+    assert charged(analysis)["launch"] == 5_000 + 5_000
+    assert analysis.work["step"].tolist() == [0, -1, 0, 0]
+    assert status(analysis, "gap.host") == "not_checked"
+    assert status(analysis, "sync.explicit") == "partial"
+    assert analyze(maker.build()).work["step"].tolist() == [0, -1, -1, 0]
+
+
 def test_idle_after_a_wait_is_the_waits_up_to_what_it_held() -> None:
     """Case 05 B: the wait held the host 9 ms; the next kernel starts 2 ms after it."""
     maker = TraceMaker()

@@ -355,7 +355,8 @@ class TraceMeta:
     process_groups: tuple[Mapping[str, Any], ...] = ()
     clock: str = "unix"  # "unix" or "relative": the file has no absolute origin
     detail: str | None = None  # of a live capture
-    recorded: Mapping[str, bool] = field(default_factory=dict)  # shapes, stacks, memory, modules
+    # shapes, stacks, memory, modules; every_launch: False where calls were left out between others
+    recorded: Mapping[str, bool] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)  # header fields kept as they are
 

@@ -21,6 +21,8 @@ from tracer.events import KIND_CODE, Note, Trace
 Answer = TypeVar("Answer")
 COMPUTE, COLLECTIVE, TRANSFER_CLASS = 0, 1, 2
 _UNKNOWN = describe("")
+# Share of the work whose calls may be missing without the rest being doubted.
+_FEW_MISSING = 0.02
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,25 @@ class Work:
 
     @cached_property
     def orphaned(self) -> NDArray[np.bool_]:
-        """Launched before the recording: it has launches, this row has none."""
+        """Launched before the recording: it has launches, this row has none. Where calls are
+        missing, only what was launched before the first one kept."""
         if self.cpu_only or not self.launches.launching.any():
             return np.zeros(self.event.size, dtype=bool)
         orphans: NDArray[np.bool_] = self.launch == NONE
+        if not self.trace.meta.recorded.get("every_launch", True):
+            correlation = self.trace.events["correlation"].to_numpy()
+            called = correlation[self.trace.of_kind("runtime") & (correlation != NONE)]
+            orphans &= correlation[self.event] < called.min()
         return orphans
+
+    @cached_property
+    def calls_missing(self) -> bool:
+        """Whether so many calls were left out between those recorded that what the host did is not
+        known."""
+        if self.trace.meta.recorded.get("every_launch", True):
+            return False
+        unlaunched = (self.launch == NONE) & ~self.orphaned
+        return bool(unlaunched.sum() > _FEW_MISSING * unlaunched.size)
 
     @cached_property
     def is_kernel(self) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from tracer.analyzers.gaps import (
     COMPILE,
     DEVICE,
     GRAPH,
+    HOST,
     LAUNCH,
     PROFILER,
     UNEXPLAINED,
@@ -74,7 +75,16 @@ def _rows_of(these: NDArray[np.bool_]) -> Rows:
 def _host_late(view: GapView, side: HostSide) -> list[Pieces]:
     """Pieces before a launch that came late: what the thread did until it, then the call."""
     waited = _by_owner(view, side, _before_launch(view))
+    if view.context.work.calls_missing:
+        waited = [_without_pace(piece) for piece in waited]
     return [*waited, *_in_call(view, side, _from_launch(view))]
+
+
+def _without_pace(piece: Pieces) -> Pieces:
+    """Where calls are missing nobody knows whether the host launched or did something else."""
+    untold = (piece.cause == LAUNCH) | (piece.cause == HOST)
+    cause = np.where(untold, UNEXPLAINED, piece.cause).astype(np.int8)
+    return replace(piece, cause=cause, event=np.where(untold, NONE, piece.event).astype(np.int32))
 
 
 def _before_launch(view: GapView) -> Pieces:

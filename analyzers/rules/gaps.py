@@ -11,6 +11,7 @@ from tracer.analyzers.names.libraries import is_library, package_of
 from tracer.analyzers.rules.gap_compile import compile_idle
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
 from tracer.analyzers.rules.judging import (
+    CALLS_MISSING,
     milliseconds,
     ratio_of,
     severity_of,
@@ -58,6 +59,8 @@ def _cannot_judge(context: Context, analysis: Analysis) -> str:
         return "no device was recorded"
     if not context.work.launches.launching.any():
         return "the recording holds no host calls"
+    if context.work.calls_missing:
+        return CALLS_MISSING
     return ""
 
 

@@ -12,6 +12,7 @@ from tracer.analyzers.wording import counted as counted
 from tracer.analyzers.wording import milliseconds as milliseconds
 from tracer.findings import Check, CheckStatus, Finding, Severity
 
+CALLS_MISSING = "calls are missing between those recorded"
 # Shares of the window at which a cost is worth acting on, and at which it is the thing to act on.
 WARNING_RATIO, CRITICAL_RATIO = 0.005, 0.10
 
@@ -36,6 +37,13 @@ def verdict(rule: str, findings: Iterable[Finding], reason: str = "") -> Check:
     """found or clear, by whether the rule found something."""
     status: CheckStatus = "found" if any(f.rule == rule for f in findings) else "clear"
     return Check(rule, status, reason)
+
+
+def as_far_as_seen(check: Check, calls_missing: bool) -> Check:
+    """The check, in part only where calls that it looks for may be missing."""
+    if not calls_missing or check.status != "clear":
+        return check
+    return Check(check.rule, "partial", CALLS_MISSING)
 
 
 def steady_steps(analysis: Analysis) -> list[int]:

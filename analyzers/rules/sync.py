@@ -16,6 +16,7 @@ from tracer.analyzers.idle.waits import EXPLICIT, Wait, find_waits
 from tracer.analyzers.idle.would_wait import find_would_be_waits
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.rules.judging import (
+    as_far_as_seen,
     counted,
     milliseconds,
     ratio_of,
@@ -87,7 +88,11 @@ def judge_waits(context: Context, analysis: Analysis) -> RuleResult:
         return RuleResult(tuple(findings), _checks_without_device(findings))
     lines = context.work.once(Places).has_frames or len(analysis.trace.table("host_sites")) > 0
     said = "" if lines else "lines not recorded: the operator and module are named"
-    checks = [verdict(rule, findings, said) for rule in ("sync.hidden", "sync.explicit")]
+    missing = context.work.calls_missing
+    checks = (
+        as_far_as_seen(verdict(rule, findings, said), missing)
+        for rule in ("sync.hidden", "sync.explicit")
+    )
     return RuleResult(tuple(findings), tuple(checks))
 
 
@@ -256,7 +261,8 @@ def judge_allocator(context: Context, analysis: Analysis) -> RuleResult:
         for where, members in groups.items()
         if sum(call.host_ns for call in members) >= notable
     ]
-    return RuleResult(tuple(findings), (verdict("sync.allocator", findings),))
+    check = as_far_as_seen(verdict("sync.allocator", findings), work.calls_missing)
+    return RuleResult(tuple(findings), (check,))
 
 
 def _after_growth(calls: list[_Call], steps_known: bool) -> list[_Call]:
