@@ -268,8 +268,9 @@ def _waiting(analysis: Analysis, rows: Longs) -> str:
 
 
 def _title(rule: str, detail: Mapping[str, Any], amount: str) -> str:
-    group = detail["group"]
-    named = f"{detail['op']} of group {group}" if group else str(detail["op"])
+    group, op = detail["group"], str(detail["op"])
+    op = "other collectives" if op == "other" else op
+    named = f"{op} of group {group}" if group else op
     if rule == SAME_STREAM:
         shared = f"shares stream {detail['stream']} with compute, so that none of it can overlap"
         return f"{named}: {shared} ({amount})"
