@@ -20,8 +20,8 @@ HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 _STEP = 256
 READS = (
-    "this build reads PyTorch profiler traces (.json, .json.gz) and exports of Nsight Systems "
-    "(.sqlite)"
+    "this build reads PyTorch profiler traces (.json, .json.gz), exports of Nsight Systems "
+    "(.sqlite), rocprofv3 JSON and CSV"
 )
 
 Test = Callable[[bytes], bool]
@@ -60,6 +60,10 @@ def _all_of(*tests: Test) -> Test:
     return lambda head: all(test(head) for test in tests)
 
 
+def _any_of(*tests: Test) -> Test:
+    return lambda head: any(test(head) for test in tests)
+
+
 def _holds(*words: bytes) -> Test:
     return lambda head: any(word in head for word in words)
 
@@ -74,6 +78,7 @@ def _is_binary(head: bytes) -> bool:
 
 _PICKLE = _matches(rb"\x80[\x02-\x05][}\](\x95cX]")
 _SPACE = rb"(?:\xef\xbb\xbf)?\s*"
+_LINE = rb"(?!\s*[{\[])[^\n]*"  # the first one of a text that is no JSON
 _UNPACK = "unpack it and give the trace inside"
 _NO_TIMELINE = f"no timeline; {READS}"
 
@@ -137,11 +142,21 @@ FORMATS: tuple[Format, ...] = (
         "rocprof-json",
         "a rocprofv3 JSON",
         _matches(_SPACE + rb'\{\s*"rocprofiler-sdk-tool"'),
+        reader="tracer.collectors.rocprof.read_json:read_rocprof_json",
+        ranks="tracer.collectors.rocprof.read_json:ranks_in",
     ),
     Format(
         "rocprof-csv",
         "a rocprofv3 CSV",
-        _matches(_SPACE + rb'"?(?:Kind|Domain)"?,"?(?:Agent_Id|Function|Operation)"?,'),
+        _any_of(
+            _all_of(
+                _matches(_LINE + rb"\bStart_Timestamp\b"),
+                _matches(_LINE + rb"\bEnd_Timestamp\b"),
+                _matches(_LINE + rb"\b(?:Kernel_Name|Function|Direction|Operation)\b"),
+            ),
+            _all_of(_matches(_LINE + rb"\bNode_Id\b"), _matches(_LINE + rb"\bAgent_Type\b")),
+        ),
+        reader="tracer.collectors.rocprof.read_csv:read_rocprof_csv",
     ),
     Format(
         "execution-trace",

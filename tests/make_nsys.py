@@ -140,7 +140,7 @@ def exported(trace: Trace, pid: int = 4321) -> Export:
             kinds = {"overheadType": OVERHEAD_KINDS.get(name, 0), "nameId": export.string(name)}
             export.add("CUPTI_ACTIVITY_KIND_OVERHEAD", start=start, end=end, globalTid=on, **kinds)
         elif kind in ("operator", "annotation", "module") and on is not None:
-            export.range(_text(kind, name, sides, row), start, end, on)
+            export.range(range_text(kind, name, sides, row), start, end, on)
     for number, device_row in enumerate(trace.table("devices").itertuples()):
         export.add(
             "TARGET_INFO_GPU",
@@ -157,7 +157,8 @@ def exported(trace: Trace, pid: int = 4321) -> Export:
 _SIDES = ("sequences", "shapes", "graph_nodes", "copies", "geometry")
 
 
-def _text(kind: str, name: str, sides: Mapping[str, Any], row: int) -> str:
+def range_text(kind: str, name: str, sides: Mapping[str, Any], row: int) -> str:
+    """What a range says: an operator as `emit_nvtx` writes it, a module as hooks for layers do."""
     if kind == "module":
         path, _ = split_range_name(name)
         return str({"Module": path, "Inputs": [[1, 1]]})

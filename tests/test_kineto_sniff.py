@@ -34,7 +34,7 @@ SAMPLES = {
     "utf-16": ('{"traceEvents": []}'.encode("utf-16"), "UTF-8"),
     "binary": (b"\x7fELF\x02\x01\x01\0\0\0", "PyTorch profiler"),
     "rocprof-json": (b'{"rocprofiler-sdk-tool":[{}]}', "PyTorch profiler"),
-    "rocprof-csv": (b'"Kind","Agent_Id","Queue_Id"\n', "PyTorch profiler"),
+    "rocprof-csv": (b'"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n', "rocprofv3 JSON"),
     "execution-trace": (b'{"schema": "1.0.1", "pid": 1, "nodes": [', "profiler's trace"),
     "memory-timeline": (b"[[-1, 1, 37888, 7], [-1, 1, 512, 7]]", "no timeline"),
     "torch-trace": (b'{"string_table":["a"]}\n{"dynamo_start": {}}\n', "no timeline"),

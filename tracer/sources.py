@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -96,7 +96,16 @@ def find_sources(path: str | Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         return _ranks_or_file(path)
-    return [found for entry in _shown(path) for found in _found_at(entry)]
+    return each_recording_once([found for entry in _shown(path) for found in _found_at(entry)])
+
+
+def each_recording_once(paths: Sequence[Path]) -> list[Path]:
+    """These paths without files that are read together with another of them."""
+    if not any(".csv" in path.suffixes for path in paths):
+        return list(paths)
+    from tracer.collectors.rocprof.siblings import one_for_each_recording
+
+    return one_for_each_recording(paths)
 
 
 def _ranks_or_file(path: Path) -> list[Path]:

@@ -34,7 +34,10 @@ _MOST_NAMED = 4
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `tracer diff`."""
-    what = "a saved run, a PyTorch trace (.json, .json.gz) or an export of Nsight Systems (.sqlite)"
+    what = (
+        "a saved run, a PyTorch trace (.json, .json.gz), an export of Nsight Systems (.sqlite) or "
+        "what rocprofv3 wrote (JSON, CSV)"
+    )
     parser.add_argument("before", metavar="A", help=f"the recording before the change: {what}")
     parser.add_argument("after", metavar="B", help="the recording after it")
     parser.add_argument("--json", action="store_true", help="JSON, schema tracer.diff/1")

@@ -63,11 +63,10 @@ def readable_files(paths: list[str]) -> list[Path]:
 
     Other files of a directory are left out; a path that is no recording is an error.
     """
-    from tracer.sources import find_sources, is_run
+    from tracer.sources import each_recording_once, find_sources, is_run
 
     files: list[Path] = []
-    for name in paths:
-        path = Path(name)
+    for path in each_recording_once([Path(name) for name in paths]):
         listed = path.is_dir() and not is_run(path)
         found = [file for file in find_sources(path) if _is_recording(file, listed)]
         if not found:

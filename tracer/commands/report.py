@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NAME = "report"
 HELP = (
     "report a recording: a saved run, a PyTorch trace (.json, .json.gz), an export of Nsight "
-    "Systems (.sqlite) or a directory of them"
+    "Systems (.sqlite), JSON or CSV of rocprofv3, or a directory of them"
 )
 
 
@@ -100,10 +100,12 @@ class Opened:
 def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
     """Read and analyse everything at these paths; an error when nothing can be reported.
     `captures`: paths of recordings in which graphs were captured."""
+    from tracer.sources import each_recording_once
+
     analyses: list[Analysis] = []
     failures: list[TracerError] = []
     captured = read_captures(captures)
-    for path in paths:
+    for path in map(str, each_recording_once([Path(path) for path in paths])):
         found, failed = _open_path(path, captured)
         analyses += found
         failures += failed

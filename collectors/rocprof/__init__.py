@@ -1,0 +1,1 @@
+"""Recordings of rocprofv3: its JSON, and its tables as CSV."""

@@ -1,0 +1,157 @@
+"""What was read of a process, batch by batch, and how the processes of a recording are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.collectors.batches import Batch, Ints, tables_of
+from tracer.events import NONE, SIDE_TABLES, make_table
+
+Columns = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A column of texts: codes into distinct values."""
+
+    codes: NDArray[np.int32]
+    values: list[str]
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> Texts:
+        """The column that holds these texts."""
+        codes: dict[str, int] = {}
+        column = [codes.setdefault(text, len(codes)) for text in texts]
+        return Texts(np.array(column, dtype=np.int32), list(codes))
+
+    @staticmethod
+    def alike(text: str, length: int) -> Texts:
+        """A column that says the same in every row."""
+        return Texts(np.zeros(length, dtype=np.int32), [text])
+
+    def __getitem__(self, rows: NDArray[Any]) -> Texts:
+        return Texts(self.codes[rows], self.values)
+
+    def listed(self) -> list[str]:
+        """The text of each row."""
+        return [self.values[code] for code in self.codes.tolist()]
+
+    def used(self) -> Texts:
+        """The same column without values that no row has."""
+        distinct, codes = np.unique(self.codes, return_inverse=True)
+        return Texts(codes.astype(np.int32), [self.values[code] for code in distinct.tolist()])
+
+
+def joined_texts(columns: Sequence[Texts]) -> Texts:
+    """The texts of several columns, one behind the other."""
+    codes: dict[str, int] = {}
+    parts: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    for column in columns:
+        recode = [codes.setdefault(value, len(codes)) for value in column.values]
+        parts.append(np.array(recode, dtype=np.int32)[column.codes])
+    return Texts(np.concatenate(parts), list(codes))
+
+
+@dataclass(frozen=True)
+class Times:
+    """When rows began and ended."""
+
+    start_ns: Ints
+    end_ns: Ints
+
+    def known(self) -> NDArray[np.bool_]:
+        """Rows whose times are times."""
+        known: NDArray[np.bool_] = (self.start_ns > 0) & (self.end_ns >= self.start_ns)
+        return known
+
+
+@dataclass
+class Process:
+    """What was read of one process. `pid`: -1 where nothing says it. The threads of its batches are
+    numbered as the system does. `timeless`: rows left out because they have no times."""
+
+    pid: int = NONE
+    batches: list[Batch] = field(default_factory=list)
+    timeless: int = 0
+
+    def add(
+        self,
+        kind: str,
+        names: Texts,
+        times: Times,
+        columns: Mapping[str, Ints],
+        sides: Mapping[str, Columns] | None = None,
+    ) -> None:
+        """Rows of one kind; `sides` describe all of them."""
+        rows = np.flatnonzero(times.known())
+        self.timeless += times.start_ns.size - rows.size
+        if not rows.size:
+            return
+        kept = names[rows].used()
+        start = times.start_ns[rows]
+        self.batches.append(
+            Batch(
+                kind,
+                start,
+                times.end_ns[rows] - start,
+                kept.codes,
+                kept.values,
+                {name: values[rows] for name, values in columns.items()},
+                {
+                    table: {name: values[rows] for name, values in described.items()}
+                    for table, described in (sides or {}).items()
+                },
+            )
+        )
+
+    def devices(self) -> set[int]:
+        """The devices that its kernels ran on."""
+        ran = [batch.columns["device"] for batch in self.batches if batch.kind == "kernel"]
+        return {device for column in ran for device in np.unique(column).tolist()}
+
+
+def join_processes(processes: Sequence[Process]) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """Events and side tables of all processes. Correlations and streams of two of them are never
+    the same."""
+    threads: dict[tuple[int, int], int] = {}
+    apart: list[Batch] = []
+    above = {"correlation": 0, "stream": 0}
+    for process in processes:
+        moved = [_moved(batch, process.pid, threads, above) for batch in process.batches]
+        above = {column: _above(moved, column, least) for column, least in above.items()}
+        apart += moved
+    events, sides = tables_of(apart)
+    if threads:
+        pids, tids = zip(*threads, strict=True)
+        values = {"pid": pids, "tid": tids, "name": [""] * len(threads)}
+        sides["threads"] = make_table(SIDE_TABLES["threads"], values)
+    return events, sides
+
+
+def _moved(
+    batch: Batch, pid: int, threads: dict[tuple[int, int], int], above: Mapping[str, int]
+) -> Batch:
+    """The batch with rows of the table of threads, and links beyond those of other processes."""
+    columns = {
+        name: np.where(values == NONE, NONE, values + above.get(name, 0))
+        for name, values in batch.columns.items()
+    }
+    if "thread" in columns:
+        distinct, place = np.unique(columns["thread"], return_inverse=True)
+        rows = [
+            NONE if tid == NONE else threads.setdefault((pid, tid), len(threads))
+            for tid in distinct.tolist()
+        ]
+        columns["thread"] = np.array(rows, dtype=np.int64)[place]
+    return replace(batch, columns=columns)
+
+
+def _above(batches: Sequence[Batch], column: str, least: int) -> int:
+    largest = [int(b.columns[column].max()) for b in batches if column in b.columns]
+    return max([least - 1, *largest]) + 1
