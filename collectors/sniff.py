@@ -110,6 +110,12 @@ FORMATS: tuple[Format, ...] = (
         reader="tracer.collectors.nsys.trace:read_nsys",
         ranks="tracer.collectors.nsys.trace:ranks_in",
     ),
+    Format(
+        "rocpd",
+        "a database of rocprofv3 (rocpd)",
+        _all_of(_starts(b"SQLite format 3\0"), _holds(b"rocpd_")),
+        "convert it first: rocpd convert -i FILE --output-format csv",
+    ),
     Format("sqlite", "an SQLite database", _starts(b"SQLite format 3\0")),
     Format(
         "memory-snapshot",
