@@ -3,6 +3,7 @@ whole for each token."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 import transformers
 from torch import nn
 
-from tests.live_models import OwnModel, decoder, encoder, prompt, quiet
+from tests.live_models import OwnModel, encoder, prompt, quiet
 from tests.recordings import analysis_of, kineto_files
 from tracer import trace
 from tracer.analysis import Analysis
@@ -85,6 +86,8 @@ def test_generate_without_a_cache(llama: Any) -> None:
     finding = found(t.analysis, ABSENT)
     assert finding is not None and finding.advice.startswith("Turn the cache on")
     assert finding.count == 7 and finding.detail["sequences"] == 1
+    assert finding.where.file == __file__
+    assert finding.where.function == "test_generate_without_a_cache"
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
@@ -106,10 +109,19 @@ def test_a_model_of_ones_own_is_told_to_keep_keys_and_values() -> None:
     assert finding is not None and "Keep the keys and values of each layer" in finding.advice
 
 
+class SlowHost(OwnModel):
+    """What the host does takes far longer than the operators, however busy the machine is."""
+
+    def forward(self, ids: torch.Tensor, cache: list[torch.Tensor] | None = None) -> torch.Tensor:
+        time.sleep(0.05)
+        return super().forward(ids, cache)
+
+
 def test_what_costs_little_is_told_and_not_warned_of() -> None:
-    model, ids = decoder("llama"), prompt(1, 4)
-    with trace() as t:
-        without_cache(model, ids, 6, use_cache=False)
+    model, ids = SlowHost(64).eval(), prompt(1, 4)
+    with trace() as t, torch.inference_mode():
+        for _ in range(6):
+            ids = torch.cat([ids, model(ids)[:, -1:].argmax(-1)], dim=1)
     finding = found(t.analysis, ABSENT)
     assert finding is not None and finding.severity == "info"
     assert finding.advice.startswith("It costs little here")

@@ -152,7 +152,7 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         # recorded; trains: 1 when the module was in training mode, 0 in evaluation mode; fills: 1
         # when a cache was given or returned, for later calls. call: "forward" or the name of the
         # generation method around it ("generate"); callers: JSON list of [file, line, function],
-        # the user's lines around a call outside of one, innermost first.
+        # the user's lines around a call, or around the first of a generation, innermost first.
         "root_calls": {
             "root": "text",
             "type": "text",

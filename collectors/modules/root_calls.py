@@ -96,6 +96,8 @@ class OpenCall(NamedTuple):
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.number = threading.get_native_id()
+        self.generation = -1  # of the last call, and the number of the lines around it
+        self.lines = 0
 
 
 class RootCalls:
@@ -140,14 +142,22 @@ class RootCalls:
         kwargs: Mapping[str, Any],
     ) -> OpenCall:
         """A root call begins."""
-        # What generates calls often, and is told by its number.
-        lines = self._lines.around(caller if generation.number < 0 else None)
+        lines = self._around(generation, caller)
         roles = root.roles_of(args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
         facts = call_facts(roles, values, self._seen, keeps_cache=root.keeps_cache)
         caches = caches_among(roles, values)
         now_ns = time.time_ns()
         return OpenCall(root, module.training, facts, caches, generation, lines, now_ns)
+
+    def _around(self, generation: Generation, caller: FrameType | None) -> int:
+        """The lines around a call. What generates calls often, from one place."""
+        thread = self._thread
+        if generation.number < 0:
+            return self._lines.around(caller)
+        if thread.generation != generation.number:
+            thread.generation, thread.lines = generation.number, self._lines.around(caller)
+        return thread.lines
 
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""
