@@ -490,8 +490,9 @@ def check_alike(trace: Trace, tmp_path: Path) -> None:
     ours, theirs = to_report(analyze(again)), to_report(analyze(trace))
     assert ours["breakdown"] == theirs["breakdown"]
     assert [step["wall_ns"] for step in ours["steps"]] == [s["wall_ns"] for s in theirs["steps"]]
-    rules = [[finding["rule"] for finding in report["findings"]] for report in (ours, theirs)]
-    assert rules[0] == rules[1]
+    found = [[finding["rule"] for finding in report["findings"]] for report in (ours, theirs)]
+    # Ranges do not name the types of tensors, which the speed limit is computed from.
+    assert found[0] == [rule for rule in found[1] if rule != "roofline.headroom"]
 
 
 def test_the_sample_says_the_same(tmp_path: Path) -> None:
