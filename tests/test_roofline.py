@@ -13,6 +13,7 @@ from tracer.analysis import Analysis
 from tracer.analyzers import analyze
 from tracer.collectors.kineto.trace import read_kineto
 from tracer.exporters.html import to_html
+from tracer.exporters.sentence import verdict
 from tracer.exporters.text import render_text
 
 H200: dict[str, Any] = {"device": 0, "name": "NVIDIA H200", "major": 9, "minor": 0}
@@ -134,7 +135,7 @@ def test_attention_is_half_when_it_is_causal() -> None:
     assert found["bytes"] == 2 * 64 * 2 * (2 * 16 * 512 + 2 * 4 * 512)
 
 
-def layered(tokens: int) -> Analysis:
+def layered(tokens: int, run_us: float = 20) -> Analysis:
     """A live run: ranges around the blocks alone, weights of every module, tokens of each call."""
     maker = TraceMaker()
     maker.side("devices", **H200)
@@ -167,8 +168,8 @@ def layered(tokens: int) -> Analysis:
         maker.launch(FLASH, start=at + 4, run=(at + 12, at + 14))
         maker.module("layers.0.mlp", "MLP", at + 10, 300)
         for place in range(2):
-            start = at + 20 + 40 * place
-            maker.launch(GEMM, start=start, run=(start + 5, start + 25), operator="aten::mm")
+            start, begin = at + 20 + 4 * place, at + 25 + (run_us + 5) * place
+            maker.launch(GEMM, start=start, run=(begin, begin + run_us), operator="aten::mm")
     return analyze(maker.build())
 
 
@@ -185,6 +186,12 @@ def test_more_tokens_bring_more_flops_and_the_same_weights() -> None:
     assert many["bytes"] == one["bytes"]
     assert many["flops"] == 512 * one["flops"]
     assert many["bound"] == "compute"
+
+
+def test_the_answer_says_how_much_of_the_limit_is_reached() -> None:
+    said = verdict(layered(tokens=1, run_us=420))
+    assert "Only 1.7 % of the memory bandwidth is reached. Small kernels do not fill" in said
+    assert "quantized weights pay most" not in said
 
 
 def test_a_decode_step_of_eight_billion_parameters_reads_them_all(shared: Path) -> None:
@@ -206,6 +213,7 @@ def test_floors_of_a_prefill_stay_below_what_was_measured(shared: Path) -> None:
     reached = {row["part"]: row["reached_ratio"] for row in analysis.roofline}
     assert 0.7 < reached["ffn.projection"] < 0.85
     assert all(0 < ratio < 1 for ratio in reached.values())
+    assert "78 % of the rate of the tensor cores is reached" in verdict(analysis)
 
 
 def test_a_page_shows_the_limits() -> None:

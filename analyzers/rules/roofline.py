@@ -197,7 +197,8 @@ def _finding(analysis: Analysis, row: Mapping[str, Any]) -> Finding:
         f"{f'{phase}: ' if phase else ''}{row['part']} reaches {row['reached_ratio']:.0%} of the "
         f"{what}: {measured:.3g} ms a step, {floor:.3g} ms at the limit"
     )
-    detail = {key: row[key] for key in ("bytes", "flops", "floor_ns", "measured_ns", "bound")}
+    told = ("phase", "part", "bytes", "flops", "floor_ns", "measured_ns", "bound")
+    detail = {key: row[key] for key in told}
     return Finding(
         RULE,
         "info",

@@ -60,6 +60,13 @@ COMMUNICATION_ADVICE = (
 TRANSFER_ADVICE = "Keep the data on the GPU, or copy it early from pinned memory without waiting"
 
 
+# What bounds a part, in words.
+LIMITS: Mapping[str, str] = {
+    "memory": "the memory bandwidth",
+    "compute": "the rate of the tensor cores",
+}
+
+
 def cpu_advice(facts: Mapping[str, Any]) -> str:
     """What may cut products on a CPU, without what the recording says is done."""
     ways = []

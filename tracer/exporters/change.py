@@ -8,6 +8,7 @@ from tracer.analysis import BUCKET_CODE, Analysis
 from tracer.exporters.advice import (
     IDLE_ADVICE,
     IDLE_NAMES,
+    LIMITS,
     TRANSFER_ADVICE,
     cpu_advice,
     part_advice,
@@ -159,10 +160,30 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
     advice = part_advice(largest.kind, part, level.phase or "")
     advice = cpu_advice(analysis.facts) if on_cpu else advice
+    advice = _with_reach(analysis, level, f"{largest.kind}.{part}", advice)
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
     return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
+
+
+def _with_reach(analysis: Analysis, level: Level, part: str, advice: str | None) -> str | None:
+    """The advice on a part with how much of the device's limit its kernels reach; where that is
+    little, what brings them nearer."""
+    phase = level.phase or None
+    rows = (row for row in analysis.roofline if (row["part"], row["phase"]) == (part, phase))
+    row = next(rows, None)
+    if advice is None or row is None or row["reached_ratio"] is None:
+        return advice
+    what = LIMITS[row["bound"]]
+    reached = f"{percent_text(row['reached_ratio'])} of {what} is reached"
+    low = next((f for f in analysis.findings if _is_of(f, part, phase)), None)
+    return f"{advice}; {reached}" if low is None else f"Only {reached}. {low.advice.rstrip('.')}"
+
+
+def _is_of(finding: Finding, part: str, phase: str | None) -> bool:
+    told = finding.detail.get("part"), finding.detail.get("phase")
+    return finding.rule == "roofline.headroom" and told == (part, phase)
 
 
 def _unknown_advice(analysis: Analysis, level: Level) -> str | None:
