@@ -46,12 +46,19 @@ class Recording:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._open_calls = 0
+        self._attention: AttentionCalls | None = None
 
     def root_begins(self) -> None:
         self._open_calls += 1
 
+    def root_repeats(self, times: int) -> None:
+        if self._attention is not None:
+            self._attention.rest(during_call=times)
+
     def root_ends(self, now_ns: int) -> None:
         self._open_calls -= 1
+        if self._attention is not None:
+            self._attention.wake()
 
     def add_profiler(self) -> None:
         session = ProfilerSession(SWITCHES["modules"], gpu=gpu_is_usable())
@@ -71,7 +78,8 @@ class Recording:
         self._stack.callback(calls.close)
 
     def add_attention(self) -> None:
-        self._add(AttentionCalls())
+        self._attention = AttentionCalls()
+        self._add(self._attention)
 
     def add_waits(self) -> None:
         self._add(WaitLines())

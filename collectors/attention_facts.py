@@ -1,8 +1,9 @@
 """Why fused attention was refused, in the framework's own words.
 
-While a trace lives, calls of `scaled_dot_product_attention` are noted with their line. For each
-distinct set of arguments the framework is asked, once, which fused kernel would take them; it
-answers with warnings. Nothing runs on the device for that.
+While a trace lives, calls of `scaled_dot_product_attention` are noted with their line; where a
+model is called again and again alike, those of some of its calls. For each distinct set of
+arguments the framework is asked, once, which fused kernel would take them; it answers with
+warnings. Nothing runs on the device for that.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _MOST_CALLS, _MOST_SETS, _MOST_SHAPES = 200_000, 256, 20_000
 _NOT_KEPT, _NESTED = -1, "nested"
 _NAME = "scaled_dot_product_attention"
 _POSITIONS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+# Of the calls of a model that are alike the first are noted, then every so many: a note costs the
+# program more than a range.
+_FIRST_CALLS, _EVERY = 4, 8
 # What the compiler takes for a constant. Tensors of an export are none of ours anyway.
 _is_compiling = torch.compiler.is_dynamo_compiling
 # Looked up at every call.
@@ -80,6 +84,9 @@ class AttentionCalls:
         self._code = CodeKinds()
         self._undo: list[Callable[[], None]] = []
         self._active = False
+        self._outside: OutsideCompiled | None = None
+        self._apply: Callable[[], None] = lambda: None
+        self._wanted = self._rests = False
 
     def start(self) -> None:
         """Begin to note. Where code that calls attention was compiled before and would see it,
@@ -91,21 +98,42 @@ class AttentionCalls:
             return
         self._undo.append(keep_scripts)
 
-        def put_on() -> None:
-            if getattr(functional, _NAME) is original:
-                setattr(functional, _NAME, watched)
+        def apply() -> None:
+            is_on = self._wanted and not self._rests
+            before, now = (original, watched) if is_on else (watched, original)
+            if getattr(functional, _NAME) is before:
+                setattr(functional, _NAME, now)
 
-        def take_off() -> None:
-            if getattr(functional, _NAME) is watched:
-                setattr(functional, _NAME, original)
-
-        outside = OutsideCompiled(_NAME, put_on, take_off)
+        self._apply = apply
+        outside = OutsideCompiled(_NAME, lambda: self._want(True), lambda: self._want(False))
         if outside.start():
             self._undo += [self._stop, outside.close]
-            self._active = True
+            self._active, self._outside = True, outside
+
+    def _want(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._apply()
+
+    def rest(self, during_call: int) -> None:
+        """Note nothing until `wake`, while a model is called that was called so often before alike:
+        not so at first, nor now and then."""
+        rests = during_call >= _FIRST_CALLS and during_call % _EVERY > 0
+        if rests is not self._rests:
+            self._rest(rests)
+
+    def wake(self) -> None:
+        """Note calls again."""
+        if self._rests:
+            self._rest(False)
+
+    def _rest(self, rests: bool) -> None:
+        if self._outside is not None:
+            self._rests = rests
+            self._outside.change(self._apply)
 
     def _stop(self) -> None:
-        self._active = False  # a program may have taken the patch for itself
+        self._active = self._rests = False  # a program may have taken the patch for itself
+        self._outside = None
 
     def close(self) -> None:
         """Undo every change, the last first."""

@@ -217,9 +217,9 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "inner_line": "int64",
             "inner_function": "text",
         },
-        # Live only. Calls of scaled_dot_product_attention, right before each. arguments: JSON
-        # object; refused: JSON object, backend -> what the framework has against them, "" where it
-        # was not asked.
+        # Live only. Calls of scaled_dot_product_attention, right before each; of calls of a model
+        # that are alike, those in some of them. arguments: JSON object; refused: JSON object,
+        # backend -> what the framework has against them, "" where it was not asked.
         "attention_calls": {
             "time_ns": "int64",
             "thread": "int64",

@@ -13,6 +13,7 @@ import pandas as pd
 from tracer.analyzers.facts.arguments import Arguments, Shape
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.rules.like_calls import LikeCalls
 from tracer.findings import Where
 
 _CALL = "scaled_dot_product"
@@ -101,13 +102,24 @@ class AttentionCalls:
     @cached_property
     def _calls(self) -> Longs:
         """Outermost attention operators, in order of start."""
-        trace, host = self.work.trace, self.work.host
-        around = host.outermost(trace.named(lambda name: _CALL in name, "operator"))
-        calls: Longs = np.unique(around[around != NONE])
+        calls: Longs = np.unique(self._around[self._around != NONE])
         return calls
 
     @cached_property
+    def _around(self) -> Longs:
+        """The outermost attention operator around each event."""
+        trace = self.work.trace
+        return self.work.host.outermost(trace.named(lambda name: _CALL in name, "operator"))
+
+    @cached_property
     def _note_of(self) -> dict[int, int]:
+        """Outermost attention operator -> the row of what was noted of it, or of its like."""
+        noted = self._own_notes()
+        inside = np.flatnonzero((self._around != NONE) & self.work.trace.of_kind("operator"))
+        alike = LikeCalls(self.work.trace, self._calls, inside, self._notes, noted)
+        return {**alike.told(), **noted}
+
+    def _own_notes(self) -> dict[int, int]:
         """Outermost attention operator -> the row of what was noted last before it began, on its
         thread, and after the operator before it began."""
         trace, notes = self.work.trace, self._notes

@@ -52,6 +52,11 @@ class RootListener(Protocol):
 
     def root_begins(self) -> None: ...
 
+    def root_repeats(self, times: int) -> None:
+        """The call that began is like so many before it in all that its arguments tell, and no
+        other thread could call anything meanwhile."""
+        ...
+
     def root_ends(self, now_ns: int) -> None: ...
 
 
@@ -315,9 +320,9 @@ class ModuleRanges:
         _local.inside = True
         output = call = None
         try:
+            _alone = _is_alone()
             call = self._begin(module, args, kwargs, sys._getframe(2))
             own = self.known[id(module)]
-            _alone = _is_alone()
             if not isinstance(own, OwnRange):
                 output = original(module, *args, **kwargs)
                 return output
@@ -355,7 +360,10 @@ class ModuleRanges:
             return None
         self._listener.root_begins()
         within = self._generations.current(caller)
-        return self.calls.begin(module, root, within, caller, args, kwargs)
+        call = self.calls.begin(module, root, within, caller, args, kwargs)
+        if _alone:
+            self._listener.root_repeats(self.calls.alike_before(call))
+        return call
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:

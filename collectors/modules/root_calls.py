@@ -37,6 +37,9 @@ from tracer.collectors.steps.generation import Generation
 from tracer.collectors.user_code import CallerLines
 from tracer.events import SIDE_TABLES, make_table
 
+# Calls that are told apart: a loop may have new sizes in each step.
+_MOST_UNLIKE = 10_000
+
 
 def recorded_autograd(output: Any) -> int:
     """1 when autograd recorded the call, by its first floating tensor; -1 without one."""
@@ -112,6 +115,7 @@ class RootCalls:
         self._calls: dict[str, int] = {}
         self._lines = CallerLines()
         self._seen = SeenCaches()
+        self._alike: dict[tuple[int, ...], int] = {}
         self._thread = _Thread()
 
     def __len__(self) -> int:
@@ -158,6 +162,19 @@ class RootCalls:
         if thread.generation != generation.number:
             thread.generation, thread.lines = generation.number, self._lines.around(caller)
         return thread.lines
+
+    def alike_before(self, call: OpenCall) -> int:
+        """How many calls of its root before it had as much to do, as far as arguments tell; 0 where
+        they do not."""
+        facts = call.facts
+        if facts.batch < 0 or facts.tokens < 0:
+            return 0
+        sizes = facts.batch, facts.tokens, facts.cached, facts.is_decoder
+        key = (call.root.number, call.trains, *sizes)
+        before = self._alike.get(key, 0)
+        if before or len(self._alike) < _MOST_UNLIKE:
+            self._alike[key] = before + 1
+        return before
 
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""

@@ -124,6 +124,7 @@ class Capture:
         self._sources: list[Source] = []
         # Each call costs them something: on only while the profiler records.
         self._pausing: list[WaitLines | AttentionCalls] = []
+        self._attention: AttentionCalls | None = None
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._work_began_ns = 0  # the first step or call of a model
@@ -182,7 +183,8 @@ class Capture:
         else:
             self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
-            self._pausing = [WaitLines(), AttentionCalls()]
+            self._attention = AttentionCalls()
+            self._pausing = [WaitLines(), self._attention]
             self._sources.append(GraphCaptures())
             if self._ranges is not None:
                 self._sources.append(CompileEvents(self._ranges.tree, self._ranges.make_range))
@@ -321,8 +323,14 @@ class Capture:
         if self._device_steps is not None:
             self._device_steps.begin("call")
 
+    def root_repeats(self, times: int) -> None:
+        if self._attention is not None:
+            self._attention.rest(during_call=times)
+
     def root_ends(self, now_ns: int) -> None:
         self._open_calls -= 1
+        if self._attention is not None:
+            self._attention.wake()
         if self._watchdog is not None and not self.steps_announced:
             self._watchdog.end()
         if self._device_steps is not None:
