@@ -4,12 +4,13 @@ models that engines ran."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from tests.engine_words import LLAMA_CPP
 from tests.launch_sequences import VLLM, groups_of, spell
 from tests.make_traces import TraceMaker
 from tests.recordings import analysis_of, score, truth_of
@@ -301,9 +302,9 @@ def test_names_of_engine_steps(name: str, step: tuple[str, int, int]) -> None:
 # --- phase and tokens by kernels
 
 
-def served(core: str, blocks: int) -> Analysis:
+def served(core: str, blocks: int, engine: Mapping[str, str] = VLLM) -> Analysis:
     """Two steps of a small model that say nothing of their phase; one block a token."""
-    words = {**VLLM, "core": core}
+    words = {**VLLM, **engine, "core": core}
     layer = "norm gemm rope cache core gemm addnorm gemm glu gemm add"
     names = spell(" ".join([layer] * 3), words).names
     maker = TraceMaker()
@@ -332,6 +333,11 @@ def test_an_attention_kernel_made_for_one_phase_tells_it(core: str, phase: str) 
     steps = served(core, 12).steps
     assert [str(found) for found in steps["phase"]] == [phase] * 2
     assert list(steps["tokens"]) == [12, 12]
+
+
+def test_blocks_of_ggml_count_no_tokens() -> None:
+    steps = served(LLAMA_CPP["core"], 32, LLAMA_CPP).steps
+    assert list(steps["tokens"]) == [-1, -1]
 
 
 def test_tokens_stay_unknown_where_kernels_disagree() -> None:

@@ -31,8 +31,10 @@ _DECODING = re.compile(
 _PREFILLING = re.compile(r"(?<!flashinfer::Batch)prefill|PersistentContext|context_attention", re.I)
 _TILE = re.compile(r"^nvjet_(?:sm\d+_)?[a-z]+_(\d+)x(\d+)_")
 _FEW_TOKENS = 16
-# Kernels that most libraries launch with one block for each token.
+# Kernels that most libraries launch with one block for each token; ggml's have one for so many
+# elements, or for each head.
 _BLOCK_A_TOKEN = ("ROPE", "CACHE", "GLU", "NORM", "NORM_ADD")
+_NO_BLOCK_A_TOKEN = ("ggml",)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def _tokens(seen: _Seen, rows: Longs) -> int:
     names, codes = seen.work.names, seen.work.name_code
     agreed: Counter[int] = Counter()
     for code in np.unique(codes[rows]).tolist():
-        if names[code].token in _BLOCK_A_TOKEN and not names[code].fused_ops:
+        name = names[code]
+        of_tokens = name.token in _BLOCK_A_TOKEN and name.library not in _NO_BLOCK_A_TOKEN
+        if of_tokens and not name.fused_ops:
             blocks = np.unique(seen.blocks[rows[codes[rows] == code]])
             agreed.update(blocks.tolist() if blocks.size == 1 and blocks[0] > 0 else ())
     best = agreed.most_common(1)
