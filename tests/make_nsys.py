@@ -110,7 +110,13 @@ def exported(trace: Trace, pid: int = 4321) -> Export:
     `emit_nvtx`, modules as those of NVIDIA's hooks for layers."""
     export = Export()
     header(export)
-    events, base = trace.events, int(trace.start_ns.min())
+    add_process(export, trace, pid, int(trace.start_ns.min()))
+    return export
+
+
+def add_process(export: Export, trace: Trace, pid: int, base: int) -> None:
+    """Add a recording as one process of an export, whose session begins at `base`."""
+    events = trace.events
     threads = trace.table("threads")
     sides = {name: trace.table(name).set_index("event") for name in _SIDES}
     rows = zip(
@@ -151,7 +157,6 @@ def exported(trace: Trace, pid: int = 4321) -> Export:
             computeMajor=device_row.major,
             computeMinor=device_row.minor,
         )
-    return export
 
 
 _SIDES = ("sequences", "shapes", "graph_nodes", "copies", "geometry")

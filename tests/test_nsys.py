@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.make_nsys import EPOCH_NS, Export, exported, header, thread
+from tests.make_nsys import EPOCH_NS, Export, add_process, exported, header, thread
+from tests.rank_samples import compared
 from tracer.analyzers import analyze
 from tracer.cli import main
 from tracer.collectors.kineto.trace import read_kineto
@@ -22,7 +23,9 @@ from tracer.events import Trace
 from tracer.exporters.json_report import to_report
 from tracer.exporters.sentence import verdict
 from tracer.sources import find_sources, open_source
+from tracer.store import load_run
 
+RANKS = Path(__file__).parent / "recordings/ranks/late"
 SAMPLE = Path(__file__).parents[1] / "samples/recordings/decode_llama8b_modules.json.gz"
 PID = 77
 HOST = thread(PID, PID)
@@ -89,6 +92,21 @@ def test_modules_keep_their_time(tmp_path: Path) -> None:
     ]
     assert times[0] == times[1]
     assert len(times[0]) > 100
+
+
+def test_the_late_rank_of_one_export(tmp_path: Path) -> None:
+    """Both ranks in one file, as a profiler of the whole machine writes them."""
+    traces = [load_run(RANKS / name) for name in ("rank0", "rank1")]
+    export, base = Export(), min(int(trace.start_ns.min()) for trace in traces)
+    header(export)
+    for rank, trace in enumerate(traces):
+        add_process(export, trace, PID + rank, base)
+    path = export.write(tmp_path / "job.sqlite")
+    (ours,) = compared(path).findings
+    (theirs,) = compared(RANKS).findings
+    assert (ours.rule, ours.detail["rank"]) == ("comm.straggler", 1)
+    assert (ours.cost_ns, ours.gain_ns) == (theirs.cost_ns, theirs.gain_ns)
+    assert "host work outside operators, 12 times up to 20.3 ms" in ours.title
 
 
 # --- exports that Nsight wrote ------------------------------------------------------------------
