@@ -292,6 +292,25 @@ def test_a_row_with_a_wrong_number(tmp_path: Path, field: str, value: Any, kept:
     assert kept == 3 or any(note.partial and note.count == 1 for note in trace.notes)
 
 
+def test_calls_without_a_thread_are_on_one(tmp_path: Path) -> None:
+    columns = [name for name in CALL_COLUMNS if name not in ("Thread_Id", "Process_Id")]
+    made = [call_row("hipLaunchKernel", AT + 10 * i, 5, i) for i in range(3)]
+    made = [{name: row[name] for name in columns} for row in made]
+    trace = open_source(csv_file(tmp_path / "hip_api_trace.csv", made))
+    assert side(trace, "threads") == [{"pid": -1, "tid": 0, "name": ""}]
+    assert not analyze(trace).accounted
+
+
+def test_headers_that_are_damaged(tmp_path: Path) -> None:
+    text = csv_text([kernel_row("k", AT + 10 * i, 5, i) for i in range(3)])
+    path = tmp_path / "kernel_trace.csv"
+    path.write_text(text.replace('"Agent_Id"', '"Queue_Id"'))
+    assert len(open_source(path).events) == 3
+    path.write_text(text.replace('"Grid_Size_Z"', "Grid\r_Size"))
+    with pytest.raises(InputError, match=r"kernel_trace\.csv"):
+        open_source(path)
+
+
 def test_a_line_with_too_many_fields(tmp_path: Path) -> None:
     text = csv_text([kernel_row("k", AT + 10 * i, 5, i) for i in range(3)])
     lines = text.splitlines()

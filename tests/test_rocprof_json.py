@@ -420,6 +420,16 @@ def test_fields_may_be_absent_or_new(tmp_path: Path) -> None:
     assert trace.table("geometry")["blocks"].tolist() == [-1]
 
 
+def test_numbers_of_all_64_bits(tmp_path: Path) -> None:
+    """The largest number stands for none; agents that no list describes are devices too."""
+    made = kernel(1, AT, 5, 1, stream=2**64 - 1)
+    made["dispatch_info"]["agent_id"]["handle"] = 2**63 + 5
+    made["dispatch_info"]["kernel_id"] = 2**70
+    trace = read(tmp_path, kernel_dispatch=[made])
+    assert rows(trace, "name", "device", "stream") == [("kernel 0", 2, 3)]
+    assert len(trace.table("devices")) == 3
+
+
 def test_text_that_is_not_utf_8(tmp_path: Path) -> None:
     made = process(
         messages={1: "caf\u00e9"}, marker_api=[named(MARKER, "roctxThreadRangeA", AT, 9, 1)]

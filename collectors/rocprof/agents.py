@@ -12,6 +12,8 @@ import pandas as pd
 from tracer.collectors.batches import Ints
 from tracer.events import NONE, SIDE_TABLES, make_table
 
+_MOST = 1 << 31
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -24,12 +26,12 @@ class Gpu:
 
     def row(self, device: int) -> dict[str, Any]:
         """Its row in the table of devices."""
-        known = self.target > 0
+        known = 0 < self.target < _MOST
         return {
             "device": device,
             "name": self.name,
-            "memory_bytes": self.memory_bytes,
-            "sm_count": self.compute_units,
+            "memory_bytes": self.memory_bytes if self.memory_bytes < 1 << 63 else NONE,
+            "sm_count": self.compute_units if 0 < self.compute_units < _MOST else NONE,
             "major": self.target // 10_000 if known else NONE,
             "minor": self.target // 100 % 100 if known else NONE,
         }

@@ -58,6 +58,12 @@ def joined_texts(columns: Sequence[Texts]) -> Texts:
     return Texts(np.concatenate(parts), list(codes))
 
 
+def long_of(number: int) -> int:
+    """A number of 64 bits without a sign as one with a sign: the largest of all is -1, none."""
+    number &= (1 << 64) - 1
+    return number if number < 1 << 63 else number - (1 << 64)
+
+
 @dataclass(frozen=True)
 class Times:
     """When rows began and ended."""

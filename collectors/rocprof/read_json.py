@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from tracer.collectors.batches import Ints
 from tracer.collectors.rocprof.agents import Devices, Gpu
-from tracer.collectors.rocprof.batches import Process, Texts, Times
+from tracer.collectors.rocprof.batches import Process, Texts, Times, long_of
 from tracer.collectors.rocprof.content import Progress, read_content
 from tracer.collectors.rocprof.json_records import (
     EMPTY,
@@ -128,7 +128,14 @@ def _times(records: Sequence[Row]) -> Times:
 
 
 def _ints(records: Sequence[Any], field: str) -> Ints:
-    return np.fromiter(map(attrgetter(field), records), np.int64, len(records))
+    return _longs(list(map(attrgetter(field), records)))
+
+
+def _longs(values: list[int]) -> Ints:
+    try:
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array(list(map(long_of, values)), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -170,7 +177,7 @@ class _Names:
         distinct, place = np.unique(numbers, return_inverse=True)
         found = [self.symbols.get(number) for number in distinct.tolist()]
         counts = [NONE if symbol is None else symbol.arch_vgpr_count for symbol in found]
-        return np.array(counts, dtype=np.int64)[place]
+        return _longs(counts)[place]
 
 
 class _Reader:
@@ -184,11 +191,12 @@ class _Reader:
         self._metadata: dict[str, Any] = part_of(process.metadata, dict[str, Any], {})
         self._names = _names(process)
         pid = self._metadata.get("pid")
-        self._process = Process(pid if isinstance(pid, int) else NONE)
+        self._process = Process(long_of(pid) if isinstance(pid, int) else NONE)
         agents = [a for part in Records(Agent).read(process.agents) for a in part]
         gpus = sorted((a for a in agents if a.type == _GPU), key=_logical_order)
         begin = recording.add_gpus(self._machine(), [agent.gpu() for agent in gpus])
-        self._devices = Devices({agent.id.handle: begin + i for i, agent in enumerate(gpus)})
+        handles = [long_of(agent.id.handle) for agent in gpus]
+        self._devices = Devices({handle: begin + i for i, handle in enumerate(handles)})
 
     def _machine(self) -> str:
         node = self._metadata.get("node")
@@ -253,7 +261,7 @@ class _Reader:
         return Placed(
             _times(part),
             self._devices.of(_ints(part, agents)),
-            np.array(streams, dtype=np.int64),
+            _longs(streams),
             correlation if calls is None else asked_by_hip(calls, correlation),
         )
 
@@ -297,7 +305,7 @@ def _names(process: Recorded) -> _Names:
     return _Names(
         part_of(strings.buffer_records, list[Domain], []),
         _messages(part_of(strings.marker_api, Any, [])),
-        {symbol.kernel_id: symbol for symbol in symbols},
+        {long_of(symbol.kernel_id): symbol for symbol in symbols},
     )
 
 
@@ -321,4 +329,4 @@ def _address(value: Any) -> int:
         number = int(value, 0) if isinstance(value, str) else int(value)
     except (TypeError, ValueError):
         return NONE
-    return number if number < 1 << 63 else number - (1 << 64)
+    return long_of(number)

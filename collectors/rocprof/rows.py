@@ -82,7 +82,8 @@ def add_calls(process: Process, calls: Calls) -> None:
     for key in np.unique(keys).tolist():
         rows = np.flatnonzero(keys == key)
         kind = KINDS[key // 4]
-        columns = {"thread": calls.thread[rows]}
+        thread = calls.thread[rows]
+        columns = {"thread": np.where(thread == NONE, 0, thread)}  # all unknown ones are one
         if kind == "runtime":
             columns["correlation"] = calls.correlation[rows]
         sides: dict[str, Columns] = {}

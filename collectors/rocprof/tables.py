@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from tracer.collectors.batches import Ints
-from tracer.collectors.rocprof.batches import Texts
+from tracer.collectors.rocprof.batches import Texts, long_of
 from tracer.collectors.rocprof.content import Content
 from tracer.collectors.rocprof.json_text import readable
 from tracer.collectors.rocprof.words import words_of
@@ -56,7 +56,10 @@ def columns_of(head: bytes) -> list[str]:
     """The columns that the first line of a file names."""
     end = head.find(b"\n")
     line = head[: end if end >= 0 else None].decode("utf-8-sig", "replace").strip()
-    return next(csv.reader([line], skipinitialspace=True), [])
+    try:
+        return next(csv.reader([line], skipinitialspace=True), [])
+    except csv.Error:
+        return []
 
 
 def kind_of(columns: Sequence[str]) -> str | None:
@@ -150,13 +153,19 @@ def _parsed(text: bytes, number: Any, wrong: list[int]) -> pd.DataFrame:
         wrong.append(row.actual_columns)
         return "skip"
 
-    present = [name for name in columns_of(text) if name in _WANTED]
+    names = columns_of(text)
+    # A second column of a name is another one.
+    names = [name if name not in names[:at] else f"{name} {at}" for at, name in enumerate(names)]
+    present = [name for name in names if name in _WANTED]
     kinds = {name: _CODED if name in _TEXTS else number for name in present}
     parsing = arrow_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skipped)
     converting = arrow_csv.ConvertOptions(
         column_types=kinds, include_columns=present, strings_can_be_null=False, null_values=[]
     )
-    reading = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES)
+    reading = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=names, skip_rows=1)
+    header = text.find(b"\n")
+    if header in (NONE, len(text) - 1):
+        return pd.DataFrame({name: [] for name in present})
     found = arrow_csv.read_csv(BytesIO(readable(text)), reading, parsing, converting)
     table: pd.DataFrame = found.to_pandas()
     return table
@@ -185,4 +194,4 @@ def hexadecimal(text: str) -> int:
         number = int(text, 0)
     except ValueError:
         return NONE
-    return number if number < 1 << 63 else number - (1 << 64)
+    return long_of(number)
