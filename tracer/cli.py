@@ -32,6 +32,7 @@ examples:
   tracer report trace.json --json > r.json the same for programs
   tracer report runs/a --fail-on 'sync.*'  for continuous integration
   tracer diff runs/a runs/b                before and after a change: what did it do?
+  tracer watch http://localhost:8000       a serving engine that runs: what do requests wait for?
 
 in a program:
   from tracer import trace

@@ -15,6 +15,7 @@ COMMANDS: tuple[str, ...] = (
     "ranks",
     "open",
     "export",
+    "watch",
     "doctor",
     "plan",
 )
