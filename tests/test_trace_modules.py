@@ -583,6 +583,21 @@ def test_a_block_called_beside_a_model_that_runs_is_a_root() -> None:
     assert ranges(t.trace)["module::block::Sequential"] == 3
 
 
+def test_another_model_in_a_thread_that_a_model_starts_is_a_root() -> None:
+    class Starts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            other = threading.Thread(target=small(), args=(x,))
+            other.start()
+            other.join()
+            return x + 1
+
+    model = nn.Sequential(Starts(), nn.Linear(8, 8))
+    with trace() as t:
+        model(X)
+    assert sorted(t.trace.table("root_calls")["root"]) == ["", "Sequential_2"]
+    assert ranges(t.trace)["module::Sequential_2.0::Linear"] == 1
+
+
 @pytest.mark.parametrize("detail", ["modules", "full"])
 def test_an_exception_closes_the_ranges(detail: Any) -> None:
     class Raising(nn.Module):

@@ -95,14 +95,15 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             inner = self._call_impl
         # Without an empty dictionary to be copied a call is quicker.
         return inner(*args, **kwargs) if kwargs else inner(*args)
-    if not (_alone or _local.inside):
-        trace = _current
-        if trace is None:
-            return _original(self, *args, **kwargs)
-        return trace.outermost(_original, self, args, kwargs)
-    if type(own) is not OwnRange:
+    if own is None or not _alone:
+        if not _local.inside:
+            trace = _current
+            if trace is None:
+                return _original(self, *args, **kwargs)
+            return trace.outermost(_original, self, args, kwargs)
         if own is None:
             _local.unnamed = True
+    if type(own) is not OwnRange:
         return _original(self, *args, **kwargs)
     if _is_plain:
         inner = self._compiled_call_impl
