@@ -376,3 +376,14 @@ def test_a_server_on_the_cpu(shared: Path) -> None:
     for part in ("attention/core", "attention/projection", "ffn/projection", "ffn/activation"):
         assert charged[part] > 0.005 * total
     assert {"module"} <= set(analysis.work["how"].astype(str)) <= {"module", "operator", "none"}
+
+
+def test_pieces_of_a_compiled_model_are_told_by_their_place(shared: Path) -> None:
+    """vLLM replays them inside one module, the whole model's: its experts are no attention."""
+    analysis = analyze(
+        read_kineto(shared / "traces" / "vllm-gptoss-piecewise-graph-mi300x.json.gz")
+    )
+    kernels = analysis.kernels
+    names = kernels["name"].astype(str)
+    found = {BUCKETS[bucket] for bucket in kernels["bucket"][names.str.contains("_matmul_ogs")]}
+    assert found == {("ffn", "experts")}

@@ -69,8 +69,9 @@ def _holding_layers(work: Work, core: Flags, linear: Flags) -> frozenset[int]:
 
 def _most_in_a_call(work: Work, mask: Flags) -> Longs:
     """The most of this work that each module did itself in one of its calls, or in one replay."""
-    rows = np.flatnonzero(mask & (work.module != NONE))
-    call = take(work.host.module.astype(np.int64), work.site[rows])
+    rows = np.flatnonzero(mask & (work.module != NONE) & (work.forward == NONE))
+    call = work.module_event[rows].astype(np.int64)
+    rows, call = rows[call != NONE], call[call != NONE]  # a backward pass may lie in no call
     replay = np.where(work.replayed[rows], work.launch[rows], NONE)
     keys = np.stack([work.module[rows], call, replay], axis=1)
     calls, counts = np.unique(keys, axis=0, return_counts=True)

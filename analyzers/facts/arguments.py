@@ -66,6 +66,18 @@ class Arguments:
         """The row of the table `shapes` of one event; -1 for none."""
         return int(self.rows(np.array([event], dtype=np.int64))[0])
 
+    def likeness(self, rows: Longs) -> Longs:
+        """Numbers for what stands in these rows of the table, -1 for row -1: rows of equal numbers
+        say the same."""
+        table = self.trace.table("shapes")
+        columns = ("input_shapes", "input_types", "concrete_inputs")
+        codes = np.stack([table[name].cat.codes.to_numpy() for name in columns], axis=1)
+        found = np.full(rows.size, NONE, dtype=np.int64)
+        known = rows != NONE
+        if known.any():
+            found[known] = np.unique(codes[rows[known]], axis=0, return_inverse=True)[1].reshape(-1)
+        return found
+
     def shapes(self, row: int) -> tuple[Shape, ...]:
         """The shape of each argument in a row of the table; empty for those that are no tensor."""
         return _shapes(self._text("input_shapes", row))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,21 @@ class AttentionCalls:
         if recorded is None or live is None:
             return recorded or live
         return _both(recorded, live)
+
+    def signatures(self, calls: Longs) -> list[Signature | None]:
+        """The same for outermost attention operators; those that are alike are looked at once."""
+        rows = self._arguments.rows(calls)
+        alike = self._arguments.likeness(rows).tolist()
+        known: dict[Any, Signature | None] = {}
+        found = []
+        for call, like in zip(calls.tolist(), alike, strict=True):
+            note = self._note_of.get(call, NONE)
+            said = "" if note == NONE else self._notes["arguments"][note]
+            key = (like, said) if like != NONE or said else call
+            if key not in known:
+                known[key] = self.signature(call)
+            found.append(known[key])
+        return found
 
     def line(self, event: int) -> Where | None:
         """The line that called attention, where it was noted live."""

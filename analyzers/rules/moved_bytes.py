@@ -6,14 +6,17 @@ causal attention the half that is not masked. Both are lower bounds of what a ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.arguments import Arguments
+from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.attention_arguments import ITEM_BYTES, AttentionCalls, Signature
 from tracer.analyzers.rules.estimates import Product, product_of
@@ -25,8 +28,10 @@ _ITEMS = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "signed char": 1,
     "unsigned char": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
 }  # fmt: skip
-_PRECISIONS = {"c10::Half": "bf16", "c10::BFloat16": "bf16"}
-_FP8 = "c10::Float8"
+_PRECISIONS = {
+    "c10::Half": "bf16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}  # fmt: skip
 # A result of 8-bit products is written in 16 bit.
 _SHORTEST_RESULT = 2
 _CORE = BUCKET_CODE["attention", "core"]
@@ -40,28 +45,39 @@ _LINEAR = (
 _ATTENTION = "scaled_dot_product"
 
 
-@dataclass(frozen=True)
-class Moved:
-    """One call. rows: its work; precision: bf16, fp8, tf32, "" for one whose peak is not known;
-    source: what told the sizes."""
+class Size(NamedTuple):
+    """What one call must move and compute. precision: bf16, fp8, tf32, "" for one whose peak rate
+    is not known."""
 
-    rows: Longs
-    bucket: int
     bytes: int
     flops: int
     precision: str
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Calls of one source. Row of work of each call that stands for it (its longest), and all rows
+    of the calls with the place of the call that each belongs to."""
+
     source: str
+    longest: Longs
+    sizes: Sequence[Size]
+    rows: Longs
+    call: Longs
 
 
 def moved_by(context: Context) -> list[Moved]:
-    """All calls whose sizes are known."""
+    """All calls whose sizes are known, by what told the sizes."""
     products = _multiplying(context)
-    by_shapes = list(_by_shapes(context, products))
-    told = np.zeros(context.work.event.size, dtype=bool)
-    for moved in by_shapes:
-        told[moved.rows] = True
-    by_weights = _by_weights(context, products[~told[products]])
-    return [*by_shapes, *by_weights, *_attention(context)]
+    by_shapes = _by_shapes(context, products)
+    rest = np.setdiff1d(products, by_shapes.rows)
+    found = [by_shapes, _by_weights(context, rest), _attention(context)]
+    return [moved for moved in found if moved.sizes]
+
+
+def part_name(bucket: int) -> str:
+    """`ffn.projection`."""
+    return ".".join(BUCKETS[bucket])
 
 
 def _multiplying(context: Context) -> Longs:
@@ -73,68 +89,83 @@ def _multiplying(context: Context) -> Longs:
     return rows
 
 
-def _by_shapes(context: Context, rows: Longs) -> Iterator[Moved]:
+@dataclass(frozen=True)
+class _Groups:
+    """Work rows by the call that they belong to, the longest of each call first."""
+
+    rows: Longs
+    call: Longs
+    longest: Longs
+
+    @staticmethod
+    def of(work: Work, rows: Longs, *keys: Longs) -> _Groups:
+        """Rows that share their keys are one call; replays of a graph are calls of their own."""
+        replay = np.where(work.replayed[rows], work.launch[rows], NONE)
+        stacked = np.stack([key.astype(np.int64) for key in (*keys, replay)], axis=1)
+        call = np.unique(stacked, axis=0, return_inverse=True)[1].reshape(-1)
+        lengths = work.trace.events["duration_ns"].to_numpy()[work.event[rows]]
+        order = np.lexsort((-lengths.astype(np.int64), call))
+        first = np.flatnonzero(np.diff(call[order], prepend=NONE))
+        return _Groups(rows[order], call[order], rows[order][first])
+
+    def known(self, source: str, sizes: Sequence[Size | None]) -> Moved:
+        """Those calls whose size is known."""
+        have = np.array([size is not None for size in sizes], dtype=bool)
+        place = np.cumsum(have) - 1
+        mine = have[self.call] if have.size else have
+        told = [size for size in sizes if size is not None]
+        return Moved(source, self.longest[have], told, self.rows[mine], place[self.call[mine]])
+
+
+def _by_shapes(context: Context, rows: Longs) -> Moved:
     work = context.work
-    arguments = Arguments(work.trace)
-    replay = np.where(work.replayed[rows], work.launch[rows], NONE)
-    for (operator, _), mine in _grouped(rows, work.operator[rows], replay):
-        row = arguments.row(operator) if operator != NONE else NONE
-        if row == NONE:
-            continue
-        name = work.trace.names[work.trace.name_codes[operator]]
-        product, types = product_of(name, arguments.shapes(row)), arguments.types(row)
-        kind = next((t for t in types if t in _ITEMS), "")
-        if product is not None and kind:
-            precision = _precision(context, mine, kind)
-            yield Moved(
-                mine,
-                _bucket(context, mine),
-                _bytes(product, kind),
-                product.flops,
-                precision,
-                SHAPES,
-            )
+    arguments, operators = Arguments(work.trace), work.operator[rows]
+    groups = _Groups.of(work, rows, operators)
+    operators = work.operator[groups.longest]
+    at = np.where(operators == NONE, NONE, arguments.rows(operators))
+    names = take(work.trace.name_codes.astype(np.int64), operators)
+    tf32 = np.array([name.precision == "tf32" for name in work.names], dtype=bool)
+    fast = tf32[work.name_code[groups.longest]]
+    keys = zip(arguments.likeness(at).tolist(), names.tolist(), fast.tolist(), strict=True)
+    known: dict[tuple[int, int, bool], Size | None] = {}
+    sizes = []
+    for row, key in zip(at.tolist(), keys, strict=True):
+        if row != NONE and key not in known:
+            known[key] = _size_of(arguments, row, work.trace.names[key[1]], tf32=key[2])
+        sizes.append(known.get(key) if row != NONE else None)
+    return groups.known(SHAPES, sizes)
 
 
-def _bytes(product: Product, kind: str) -> int:
-    item, batch = _ITEMS[kind], product.batch
-    read = batch * (product.m + product.n) * product.k * item
-    return read + batch * product.m * product.n * max(item, _SHORTEST_RESULT)
+def _size_of(arguments: Arguments, row: int, operator: str, *, tf32: bool) -> Size | None:
+    product, types = product_of(operator, arguments.shapes(row)), arguments.types(row)
+    kind = next((name for name in types if name in _ITEMS), "")
+    if product is None or not kind:
+        return None
+    precision = "tf32" if tf32 and kind == "float" else _PRECISIONS.get(kind, "")
+    return Size(_bytes(product, _ITEMS[kind]), product.flops, precision)
 
 
-def _precision(context: Context, rows: Longs, kind: str) -> str:
-    if kind.startswith(_FP8):
-        return "fp8"
-    names = [context.work.names[code] for code in context.work.name_code[rows].tolist()]
-    tf32 = kind == "float" and any(name.precision == "tf32" for name in names)
-    return "tf32" if tf32 else _PRECISIONS.get(kind, "")
+def _bytes(product: Product, item: int) -> int:
+    read = (product.m + product.n) * product.k * item
+    return product.batch * (read + product.m * product.n * max(item, _SHORTEST_RESULT))
 
 
-def _bucket(context: Context, rows: Longs) -> int:
-    """That of the longest piece."""
-    lengths = context.work.trace.events["duration_ns"].to_numpy()[context.work.event[rows]]
-    return int(context.attribution.bucket[rows[int(lengths.argmax())]])
-
-
-def _by_weights(context: Context, rows: Longs) -> Iterator[Moved]:
+def _by_weights(context: Context, rows: Longs) -> Moved:
     """Forward products of modules whose weights were listed, where shapes are not recorded."""
-    work = context.work
-    wanted = np.isin(context.attribution.bucket[rows], _LINEAR) & (work.forward[rows] == NONE)
+    work, bucket = context.work, context.attribution.bucket
+    wanted = np.isin(bucket[rows], _LINEAR) & (work.forward[rows] == NONE)
     rows = rows[wanted & (work.module[rows] != NONE)]
+    groups = _Groups.of(work, rows, work.module[rows], work.module_event[rows], bucket[rows])
     weights = _Weights.read(context)
-    if not rows.size or weights is None:
-        return
-    replay = np.where(work.replayed[rows], work.launch[rows], NONE)
-    keys = work.module[rows], work.module_event[rows], replay, context.attribution.bucket[rows]
-    for (module, call, launch, bucket), mine in _grouped(rows, *keys):
-        bytes_, parameters, precision = weights.of(module)
-        at = np.array([launch if launch != NONE else max(call, 0)], dtype=np.int64)
-        sequences, tokens = tokens_of(work, at)
-        if bytes_ <= 0 or tokens[0] <= 0:
-            continue
-        # A head is needed for the last token of each sequence alone.
-        count = int(sequences[0]) if bucket == _LM_HEAD else int(sequences[0] * tokens[0])
-        yield Moved(mine, bucket, bytes_, 2 * parameters * count, precision, WEIGHTS)
+    stands = groups.longest
+    asked = np.where(work.replayed[stands], work.launch[stands], work.module_event[stands])
+    sequences, tokens = tokens_of(work, np.maximum(asked, 0))
+    # A head is needed for the last token of each sequence alone.
+    count = np.where(bucket[stands] == _LM_HEAD, sequences, sequences * tokens)
+    count = np.where((asked == NONE) | (tokens <= 0), 0, count)
+    modules = work.module[stands].tolist()
+    sizes = [weights.size(m, n) for m, n in zip(modules, count.tolist(), strict=True)]
+    return groups.known(WEIGHTS, sizes)
 
 
 @dataclass(frozen=True)
@@ -146,11 +177,9 @@ class _Weights:
     precisions: Sequence[str]
 
     @staticmethod
-    def read(context: Context) -> _Weights | None:
+    def read(context: Context) -> _Weights:
         tree = context.work.tree
         table = context.work.trace.table("model_modules")
-        if not len(table):
-            return None
         sizes = zip(table["parameter_bytes"], table["parameters"], table["dtype"], strict=True)
         of_path = dict(zip(table["path"].astype(str), sizes, strict=True))
         bytes_ = np.zeros(len(tree.paths), dtype=np.int64)
@@ -166,57 +195,41 @@ class _Weights:
                 precisions[owner] = "bf16" if str(dtype) in ("bfloat16", "float16") else ""
         return _Weights(bytes_, parameters, precisions)
 
-    def of(self, module: int) -> tuple[int, int, str]:
-        return int(self.bytes[module]), int(self.parameters[module]), self.precisions[module]
+    def size(self, module: int, tokens: int) -> Size | None:
+        """What one call with so many tokens moves; None where weights or tokens are not known."""
+        if tokens <= 0 or self.bytes[module] <= 0:
+            return None
+        flops = 2 * int(self.parameters[module]) * tokens
+        return Size(int(self.bytes[module]), flops, self.precisions[module])
 
 
-def _attention(context: Context) -> Iterator[Moved]:
+def _attention(context: Context) -> Moved:
     """Forward calls of scaled_dot_product_attention."""
     work = context.work
     around = work.host.outermost(work.trace.named(lambda name: _ATTENTION in name, "operator"))
-    core = (context.attribution.bucket == _CORE) & (work.forward == NONE)
-    rows = np.flatnonzero(core)
-    asked = take(around, np.where(work.site[rows] == NONE, work.operator[rows], work.site[rows]))
-    rows, asked = rows[asked != NONE], asked[asked != NONE]
-    calls = AttentionCalls(work)
-    replay = np.where(work.replayed[rows], work.launch[rows], NONE)
-    for (operator, _), mine in _grouped(rows, asked, replay):
-        signature = calls.signature(operator)
-        item = ITEM_BYTES.get(signature.dtype) if signature is not None else None
-        if signature is None or item is None or not signature.query or not signature.key:
-            continue
-        precision = "bf16" if item == 2 else ""
-        sizes = _attention_bytes(signature, item), _attention_flops(signature)
-        yield Moved(mine, _CORE, *sizes, precision, NOTES)
+    rows = np.flatnonzero((context.attribution.bucket == _CORE) & (work.forward == NONE))
+    asked = _call_of(work, around, rows)
+    rows = rows[asked != NONE]
+    groups = _Groups.of(work, rows, asked[asked != NONE])
+    signatures = AttentionCalls(work).signatures(_call_of(work, around, groups.longest))
+    return groups.known(NOTES, [_attention_size(signature) for signature in signatures])
 
 
-def _attention_bytes(call: Signature, item: int) -> int:
+def _call_of(work: Work, around: Longs, rows: Longs) -> Longs:
+    site: NDArray[np.int64] = np.where(
+        work.site[rows] == NONE, work.operator[rows], work.site[rows]
+    )
+    return take(around, site)
+
+
+def _attention_size(call: Signature | None) -> Size | None:
+    item = ITEM_BYTES.get(call.dtype) if call is not None else None
+    if call is None or item is None or not call.query or not call.key:
+        return None
     *outer, queries, size = call.query
-    heads = int(np.prod(outer, dtype=np.int64))
-    keys = int(np.prod(call.key[:-1], dtype=np.int64))
-    return item * (heads * queries + keys) * (size + call.value_size)
-
-
-def _attention_flops(call: Signature) -> int:
-    """Where a mask was given, half may be masked: the bound is the half."""
-    *outer, queries, size = call.query
-    heads, keys = int(np.prod(outer, dtype=np.int64)), call.key[-2]
-    whole = 2 * heads * queries * keys * (size + call.value_size)
-    return whole // 2 if queries > 1 and (call.causal or call.masked) else whole
-
-
-def _grouped(rows: Longs, *keys: Longs) -> Iterator[tuple[tuple[int, ...], Longs]]:
-    """Rows that share their keys, in order of the first."""
-    if not rows.size:
-        return
-    stacked = np.stack([key.astype(np.int64) for key in keys], axis=1)
-    distinct, of = np.unique(stacked, axis=0, return_inverse=True)
-    order = np.argsort(of.reshape(-1), kind="stable")
-    bounds = np.flatnonzero(np.diff(of.reshape(-1)[order])) + 1
-    for key, part in zip(distinct.tolist(), np.split(rows[order], bounds), strict=True):
-        yield tuple(key), part
-
-
-def part_name(bucket: int) -> str:
-    """`ffn.projection`."""
-    return ".".join(BUCKETS[bucket])
+    heads, keys = int(np.prod(outer, dtype=np.int64)), int(np.prod(call.key[:-1], dtype=np.int64))
+    moved = item * (heads * queries + keys) * (size + call.value_size)
+    flops = 2 * heads * queries * call.key[-2] * (size + call.value_size)
+    # Where a mask was given, half may be masked: the bound is the half.
+    half = queries > 1 and (call.causal or call.masked)
+    return Size(moved, flops // 2 if half else flops, "bf16" if item == 2 else "")

@@ -17,7 +17,7 @@ from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.rules.estimates import DeviceLimits, device_limits
 from tracer.analyzers.rules.judging import steady_steps, verdict
-from tracer.analyzers.rules.moved_bytes import Moved, moved_by, part_name
+from tracer.analyzers.rules.moved_bytes import Moved, Size, moved_by, part_name
 from tracer.findings import Check, Finding
 
 RULE = "roofline.headroom"
@@ -57,35 +57,42 @@ class _Part:
     measured_ns: int = 0
     sources: set[str] = field(default_factory=set)
 
-    def add(self, moved: Moved, limits: DeviceLimits, measured_ns: int) -> None:
-        memory = moved.bytes / limits.bandwidth_bytes_per_s * 1e9
-        rate = limits.rate(moved.precision)
-        compute = moved.flops / rate * 1e9 if rate else 0.0
-        self.bytes += moved.bytes
-        self.flops += moved.flops
+    def add(self, size: Size, limits: DeviceLimits, measured_ns: int) -> None:
+        memory = size.bytes / limits.bandwidth_bytes_per_s * 1e9
+        rate = limits.rate(size.precision)
+        compute = size.flops / rate * 1e9 if rate else 0.0
+        self.bytes += size.bytes
+        self.flops += size.flops
         self.floor_ns += max(memory, compute)
         self.memory_ns += memory if memory >= compute else 0.0
         self.measured_ns += measured_ns
-        self.sources.add(moved.source)
 
 
 Sums = dict[str, dict[int, _Part]]
 
 
 def _summed(context: Context, analysis: Analysis, limits: DeviceLimits) -> Sums:
-    charged = analysis.work["charged_ns"].to_numpy()
-    steps, steady = analysis.steps, set(steady_steps(analysis))
-    phases = steps["phase"].astype(str).tolist()
+    steady = set(steady_steps(analysis))
+    phases = analysis.steps["phase"].astype(str).tolist()
     out: Sums = defaultdict(dict)
     for moved in moved_by(context):
-        step = int(context.plan.work_step[moved.rows[0]])
-        measured = int(charged[moved.rows].sum())
-        if step not in steady or not measured:
-            continue
-        parts = out[phases[step]]
-        part = parts.setdefault(moved.bucket, _Part(moved.bucket))
-        part.add(moved, limits, measured)
+        for size, step, bucket, measured in _calls(context, analysis, moved):
+            if step in steady and measured:
+                part = out[phases[step]].setdefault(bucket, _Part(bucket))
+                part.add(size, limits, measured)
+                part.sources.add(moved.source)
     return out
+
+
+def _calls(
+    context: Context, analysis: Analysis, moved: Moved
+) -> Iterator[tuple[Size, int, int, int]]:
+    """The size of each call, its step, its bucket and the time that was measured."""
+    charged = analysis.work["charged_ns"].to_numpy()[moved.rows]
+    measured = np.bincount(moved.call, charged, minlength=len(moved.sizes)).astype(np.int64)
+    steps = context.plan.work_step[moved.longest].tolist()
+    buckets = context.attribution.bucket[moved.longest].tolist()
+    return zip(moved.sizes, steps, buckets, measured.tolist(), strict=True)
 
 
 def _steps_of(analysis: Analysis, phase: str) -> list[int]:
