@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import TypeVar
 
+_Played = TypeVar("_Played", bound="PlayedServer")
 VLLM_LABELS = '{engine="0",model_name="org/model"}'
 BOUNDS_S = ("0.1", "0.5", "1.0", "2.5", "5.0", "+Inf")
 
@@ -111,7 +113,7 @@ class PlayedServer:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> PlayedServer:
+    def __enter__(self: _Played) -> _Played:
         self._thread.start()
         return self
 

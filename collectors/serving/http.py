@@ -104,12 +104,13 @@ def ask(
 def _opener(server: Server) -> urllib.request.OpenerDirector:
     """Through the proxy of the environment, if any; this machine needs none to reach itself."""
     handlers: list[urllib.request.BaseHandler] = [_SameHost()]
-    if _is_loopback(server.host):
+    if is_loopback(server.host):
         handlers.append(urllib.request.ProxyHandler({}))
     return urllib.request.build_opener(*handlers)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether this is the machine itself."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

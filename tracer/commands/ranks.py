@@ -132,6 +132,16 @@ def report_ranks(
         return exit_status(run.analysis, patterns)
 
 
+def ranks_document(places: Sequence[str], engine: Engine) -> str:
+    """The JSON report of the ranks at these places."""
+    from tracer.exporters.ranks_json import ranks_parts
+    from tracer.ranks.run import analyse_ranks
+
+    with closing(engine):
+        run = analyse_ranks(places, engine, with_reports=True)
+        return "".join(ranks_parts(run.analysis, run.report))
+
+
 def _write_json(run: RanksRun) -> None:
     from tracer.exporters.ranks_json import ranks_parts
 

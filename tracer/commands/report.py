@@ -81,6 +81,28 @@ def _report_ranks(paths: Sequence[str], patterns: Sequence[str], args: argparse.
     )
 
 
+def report_paths(paths: Sequence[str], *, width: int | None = None) -> int:
+    """Print the text report of paths, of ranks of one run or of recordings; the exit status."""
+    from tracer.commands.ranks import make_engine, report_ranks
+
+    if _are_ranks(paths):
+        return report_ranks(paths, make_engine("local", None), width=width)
+    keep_freed_memory()
+    opened = open_all(paths)
+    write_report(_as_text(opened, width))
+    return exit_status(opened, ())
+
+
+def document_of_paths(paths: Sequence[str]) -> str:
+    """The JSON report of the same paths."""
+    from tracer.commands.ranks import make_engine, ranks_document
+
+    if _are_ranks(paths):
+        return ranks_document(paths, make_engine("local", None))
+    keep_freed_memory()
+    return _as_json(open_all(paths))
+
+
 def split_arguments(paths: Sequence[str], patterns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Paths and rule patterns; a path that stands behind `--fail-on RULE` is still a path."""
     rules = [pattern for pattern in patterns if is_rule(pattern)]

@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracer.commands.exits import PARTIAL
-from tracer.commands.output import say, wants_color, write_report
+from tracer.commands.output import flush_report, say, wants_color, write_report
+from tracer.commands.watch_capture import (
+    DEFAULT_CAPTURE_S,
+    Captured,
+    capture_json,
+    report_capture,
+    take_capture,
+    wanted_of,
+)
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +34,9 @@ DEFAULT_TIMEOUT_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `tracer watch`."""
-    parser.add_argument("url", metavar="URL", help="http://host:8000, with or without /metrics")
+    parser.add_argument(
+        "url", nargs="?", metavar="URL", help="http://host:8000, with or without /metrics"
+    )
     parser.add_argument(
         "--seconds",
         type=float,
@@ -55,10 +65,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:VALUE",
         help="sent with each request, such as 'Authorization: Bearer KEY'; may be repeated",
     )
+    parser.add_argument(
+        "--capture",
+        nargs="?",
+        const=f"{DEFAULT_CAPTURE_S:g}",
+        metavar="SECONDS",
+        help="then let the engine (vLLM, SGLang) profile itself for so long "
+        f"({DEFAULT_CAPTURE_S:g}), which slows it down",
+    )
+    parser.add_argument(
+        "--traces",
+        metavar="DIR",
+        help="the directory it writes to, as seen from here: wait for the files and report them",
+    )
     parser.add_argument("--json", action="store_true", help="JSON, schema tracer.watch/1")
     parser.add_argument("--width", type=int, metavar="N", help="cells of a line, 80 to 160")
     parser.epilog = (
-        "The metrics are read, nothing else; every number is of the window, not since the start."
+        "Without --capture the metrics are read, nothing else. Every number is of the window, not "
+        "since the start."
     )
 
 
@@ -70,12 +94,48 @@ def run(args: argparse.Namespace) -> int:
 
     for name in ("seconds", "interval", "timeout"):
         _expect_positive(name, getattr(args, name))
-    server = parse_url(args.url, parse_headers(args.header))
+    url, capture_s = split_capture(args.url, args.capture)
+    server = parse_url(url, parse_headers(args.header))
+    wanted = wanted_of(capture_s, args.traces)
     say(f"watching {server.base} for {args.seconds:g} s")
     readings = watch_metrics(server, args.seconds, args.interval, args.timeout, teller())
     analysis = analyze_serving(readings)
-    write_report(_as_json(analysis) if args.json else _as_text(analysis, args.width))
-    return PARTIAL if analysis.damaged else 0
+    status = PARTIAL if analysis.damaged else 0
+    if not args.json:
+        write_report(_as_text(analysis, args.width))
+        flush_report()
+    if wanted is None:
+        captured = None
+    else:
+        if analysis.idle:
+            say("nothing is served: the capture may hold no step")
+        captured = take_capture(server, readings.engine, wanted, args.timeout)
+    if args.json:
+        write_report(_as_json(analysis, captured))
+        return status or (0 if captured is None or captured.whole else PARTIAL)
+    reported = 0 if captured is None else report_capture(captured, args.width)
+    return status or reported
+
+
+def split_capture(url: str | None, capture: str | None) -> tuple[str, float | None]:
+    """The URL and the seconds; `--capture URL` names the URL, and the seconds are the usual."""
+    if url is None and capture is not None and not _is_number(capture):
+        return capture, DEFAULT_CAPTURE_S
+    if url is None:
+        raise UsageError(
+            "give the URL of a server, for example: tracer watch http://localhost:8000"
+        )
+    if capture is not None and not _is_number(capture):
+        raise UsageError(f"--capture {capture}: give a number of seconds above 0")
+    return url, None if capture is None else float(capture)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _expect_positive(name: str, value: float) -> None:
@@ -125,8 +185,9 @@ def _as_text(analysis: ServingAnalysis, width: int | None) -> str:
     return render_watch(analysis, width=width, color=wants_color())
 
 
-def _as_json(analysis: ServingAnalysis) -> str:
+def _as_json(analysis: ServingAnalysis, captured: Captured | None) -> str:
     from tracer.exporters.json_report import report_text
     from tracer.exporters.watch_json import to_watch
 
-    return report_text(to_watch(analysis))
+    capture = None if captured is None else capture_json(captured)
+    return report_text(to_watch(analysis, capture))
