@@ -46,6 +46,16 @@ def write_run(directory: Path, prefix: str = "7_", pid: int = 7, count: int = 3)
     ]
 
 
+def test_kernels_without_rows_are_counted_by_their_numbers(tmp_path: Path) -> None:
+    kept = [kernel_row("gemm", AT + 20 * US * i, 9 * US, i) for i in (3, 4, 9)]
+    trace = open_source(csv_file(tmp_path / "kernel_trace.csv", kept))
+    note = note_of(trace, "trace.kernels_missing")
+    assert (note.count, note.partial) == (4, True)
+    whole = [kernel_row("gemm", AT + 20 * US * i, 9 * US, i) for i in (5, 3, 4)]
+    trace = open_source(csv_file(tmp_path / "whole_kernel_trace.csv", whole))
+    assert "trace.kernels_missing" not in rules(trace)
+
+
 def test_siblings_are_one_recording_whichever_is_given(tmp_path: Path) -> None:
     paths = write_run(tmp_path)
     traces = [open_source(path) for path in paths]

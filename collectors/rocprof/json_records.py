@@ -51,6 +51,7 @@ class Dispatched(Struct, gc=False):
     agent_id: Handle = msgspec.field(default_factory=Handle)
     queue_id: Handle = msgspec.field(default_factory=Handle)
     kernel_id: int = NONE
+    dispatch_id: int = NONE
     group_segment_size: int = NONE
     workgroup_size: Size = msgspec.field(default_factory=Size)
     grid_size: Size = msgspec.field(default_factory=Size)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.collectors.kineto.notes import rank_note
 from tracer.events import KIND_CODE, NONE, Note
@@ -25,6 +26,15 @@ class Remarks:
     files: Sequence[str] = ()  # read together
     strangers: Sequence[str] = ()  # beside them, of another process or of a kind that is there
     processes: Sequence[int] = ()
+    kernels: int = 0  # rows of kernels
+    dispatches: int = 0  # how many were put on queues from the first of them to the last
+
+    def dispatched(self, numbers: NDArray[np.int64]) -> None:
+        """Count kernels by the numbers that the runtime of their process gave them, one by one."""
+        known = np.unique(numbers[numbers != NONE])
+        if known.size:
+            self.kernels += known.size
+            self.dispatches += int(known[-1] - known[0]) + 1
 
     def leave(self, domain: str, rows: int) -> None:
         """Count rows of a domain that is not read."""
@@ -34,7 +44,7 @@ class Remarks:
 
 def notes_of(remarks: Remarks, events: pd.DataFrame, rank: int | None) -> tuple[Note, ...]:
     """Notes on how the files were read and what they hold."""
-    read = (*_damage(remarks, len(events)), *_content(remarks))
+    read = (*_damage(remarks, len(events)), *_thinned(remarks), *_content(remarks))
     return (*read, *_missing(events), *rank_note(rank))
 
 
@@ -48,6 +58,17 @@ def _damage(remarks: Remarks, events: int) -> Iterator[Note]:
     if remarks.timeless:
         text = f"{remarks.timeless:,} rows have no start and end and are left out"
         yield Note("trace.no_times", text, remarks.timeless, partial=True)
+
+
+def _thinned(remarks: Remarks) -> Iterator[Note]:
+    missing = remarks.dispatches - remarks.kernels
+    if missing > 0:
+        text = (
+            f"{missing:,} of {remarks.dispatches:,} kernels between the first and the last have no "
+            "row, as where some were chosen by name or the file was thinned: the device may have "
+            "been busy with them where it seems idle"
+        )
+        yield Note("trace.kernels_missing", text, missing, partial=True)
 
 
 def _content(remarks: Remarks) -> Iterator[Note]:

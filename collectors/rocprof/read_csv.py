@@ -171,6 +171,7 @@ class _Reader:
             np.array([table.numbers(f"{size}_Size_{axis}") for axis in "XYZ"])
             for size in ("Grid", "Workgroup")
         )
+        self._recording.remarks.dispatched(table.numbers("Dispatch_Id"))
         shared = table.numbers("LDS_Block_Size", "Group_Segment_Size")
         shape = Shape(grid, group, table.numbers("VGPR_Count"), shared)
         placed = self._placed(table, "Agent_Id", calls)

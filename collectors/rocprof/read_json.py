@@ -197,6 +197,7 @@ class _Reader:
         begin = recording.add_gpus(self._machine(), [agent.gpu() for agent in gpus])
         handles = [long_of(agent.id.handle) for agent in gpus]
         self._devices = Devices({handle: begin + i for i, handle in enumerate(handles)})
+        self._dispatches: list[Ints] = [np.empty(0, dtype=np.int64)]
 
     def _machine(self) -> str:
         node = self._metadata.get("node")
@@ -209,6 +210,7 @@ class _Reader:
             add_calls(self._process, calls)
         for kernels in self._parts("kernel_dispatch", Kernel):
             self._add_kernels(kernels, calls)
+        self._remarks.dispatched(np.concatenate(self._dispatches))
         for copies in self._parts("memory_copy", Copy):
             self._add_copies(copies, calls)
         self._add_allocations([a for p in self._parts("memory_allocation", Allocation) for a in p])
@@ -267,6 +269,7 @@ class _Reader:
 
     def _add_kernels(self, part: Sequence[Kernel], calls: Calls | None) -> None:
         numbers = _ints(part, "dispatch_info.kernel_id")
+        self._dispatches.append(_ints(part, "dispatch_info.dispatch_id"))
         grid, group = (
             np.array([_ints(part, f"dispatch_info.{size}.{axis}") for axis in "xyz"])
             for size in ("grid_size", "workgroup_size")

@@ -41,7 +41,8 @@ _TEXTS = words_of(
     "Operation Address Guid Agent_Type Name Product_Name"
 )
 _NUMBERS = words_of(
-    "Process_Id Thread_Id Queue_Id Stream_Id Correlation_Id Start_Timestamp End_Timestamp "
+    "Process_Id Thread_Id Queue_Id Stream_Id Dispatch_Id Correlation_Id Start_Timestamp "
+    "End_Timestamp "
     "LDS_Block_Size Group_Segment_Size VGPR_Count Allocation_Size Workgroup_Size_X "
     "Workgroup_Size_Y Workgroup_Size_Z Grid_Size_X Grid_Size_Y Grid_Size_Z Node_Id "
     "Logical_Node_Id Cu_Count Gfx_Target_Version Local_Mem_Size"
