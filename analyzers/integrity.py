@@ -62,7 +62,7 @@ def _orphan_notes(work: Work) -> list[Note]:
     text = (
         f"{count} of {work.event.size} device events were launched before the recording began "
         f"({milliseconds(early)} of {milliseconds(total)} of device time): counted as "
-        "other.unattributed, in no step"
+        "other.unattributed, in the step that they run in"
     )
     detail = {"device_events": work.event.size, "duration_ns": early, "total_ns": total}
     return [Note("trace.launched_before_window", text, count, detail)]

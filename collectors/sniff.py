@@ -116,7 +116,12 @@ FORMATS: tuple[Format, ...] = (
         _all_of(_starts(b"SQLite format 3\0"), _holds(b"rocpd_")),
         "convert it first: rocpd convert -i FILE --output-format csv",
     ),
-    Format("sqlite", "an SQLite database", _starts(b"SQLite format 3\0")),
+    Format(
+        "sqlite",
+        "an SQLite database without the tables of Nsight Systems (StringIds, CUPTI_ACTIVITY_…)",
+        _starts(b"SQLite format 3\0"),
+        "export the report with nsys export --type sqlite FILE",
+    ),
     Format(
         "memory-snapshot",
         "a pickled memory snapshot",

@@ -24,7 +24,7 @@ SAMPLES = {
     "perfetto-export": (b'{"tracer":"1.0","baseTimeNanoseconds":5,"traceEvents":[', "made of"),
     "nsys-sqlite": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE StringIds", "PyTorch"),
     "rocpd": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE rocpd_string", "rocpd convert"),
-    "sqlite": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE x", "PyTorch profiler"),
+    "sqlite": (b"SQLite format 3\0" + b"\0" * 90 + b"CREATE TABLE x", "nsys export"),
     "memory-snapshot": (pickle.dumps({"segments": [], "device_traces": []}), "no timeline"),
     "flight-recorder": (pickle.dumps({"version": "2.1", "pg_config": {}}), "tracer ranks"),
     "pickle": (pickle.dumps([1, 2]), "PyTorch profiler"),

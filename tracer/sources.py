@@ -42,8 +42,12 @@ def open_source(path: str | Path, progress: ProgressCall | None = None) -> Trace
     if rank is None:
         return _reader_of(path)(path, progress=progress)
     if rank not in held_ranks(path):
-        raise NotATraceError(f"{path}: it holds no rank {rank}")
+        raise NotATraceError(f"{path}: it holds no rank {rank}{_held_words(held_ranks(path))}")
     return _reader_of(path)(path, progress=progress, rank=rank)
+
+
+def _held_words(ranks: list[int]) -> str:
+    return f" (but {', '.join(map(str, ranks))})" if ranks else ", but one recording"
 
 
 def held_ranks(path: Path) -> list[int]:

@@ -183,7 +183,10 @@ def _unknown(context: Context, analysis: Analysis) -> str:
         return "the limits of this device are not known"
     if not analysis.accounted:
         return analysis.breakdown_reason
-    return "neither shapes nor weights were recorded: detail='full', or record_shapes=True"
+    return (
+        "shapes and types of operands were not recorded, nor weights: `tracer run`, or "
+        "record_shapes=True in torch.profiler"
+    )
 
 
 def _is_low(row: Mapping[str, Any], wall_ns: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer.collectors.batches import tables_of
 from tracer.collectors.nsys.database import Database, Progress, open_database
@@ -33,8 +33,9 @@ def read_nsys(
     with open_database(path) as database:
         if "StringIds" not in database.tables:
             raise NotATraceError(f"{path}: an SQLite database that Nsight Systems did not write")
-        process = None if rank is None else Places(database).ranks()[rank]
-        return _trace(database, rank, Places(database, process), progress)
+        ranks = Places(database).ranks() if rank is not None else {}
+        process = None if rank is None else ranks[rank]
+        return _trace(database, _Rank(rank, len(ranks)), Places(database, process), progress)
 
 
 def ranks_in(path: str | PathLike[str]) -> list[int]:
@@ -50,9 +51,14 @@ def _ranks_in(path: str, _modified_ns: int, _size: int) -> tuple[int, ...]:
         return tuple(Places(database).ranks())
 
 
-def _trace(
-    database: Database, rank: int | None, places: Places, progress: Progress | None
-) -> Trace:
+class _Rank(NamedTuple):
+    """One of the ranks of an export; number None for all that it holds."""
+
+    number: int | None
+    of: int
+
+
+def _trace(database: Database, rank: _Rank, places: Places, progress: Progress | None) -> Trace:
     reader = Reader(database, places)
     batches = []
     for done, batch in enumerate(reader.batches(), 1):
@@ -88,14 +94,15 @@ def _origin(database: Database) -> int | None:
     return int(found[0][0]) if found and found[0][0] else None
 
 
-def _meta(database: Database, rank: int | None, clock: str, sides: dict[str, Any]) -> TraceMeta:
+def _meta(database: Database, rank: _Rank, clock: str, sides: dict[str, Any]) -> TraceMeta:
     said = _pairs(database, "META_DATA_EXPORT")
     version = said.get("EXPORT_PRODUCT_VERSION")
     versions = {"nsight_systems": version} if version else {}
     return TraceMeta(
         source_kind="nsys",
-        path=database.path if rank is None else fspath(place_of(Path(database.path), rank)),
-        rank=rank,
+        path=_path(database.path, rank.number),
+        rank=rank.number,
+        world_size=rank.of or None,
         clock=clock,
         recorded={
             "shapes": "shapes" in sides,
@@ -105,6 +112,10 @@ def _meta(database: Database, rank: int | None, clock: str, sides: dict[str, Any
         },
         facts={"versions": versions} if versions else {},
     )
+
+
+def _path(file: str, rank: int | None) -> str:
+    return file if rank is None else fspath(place_of(Path(file), rank))
 
 
 def _pairs(database: Database, table: str) -> dict[str, str]:

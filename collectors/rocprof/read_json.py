@@ -66,9 +66,10 @@ def read_rocprof_json(
     is cut gives what comes before."""
     remarks = Remarks()
     found = _processes(path, remarks, progress)
+    of = len(found)
     if rank is not None:
         path, found = place_of(Path(path), rank), found[rank : rank + 1]
-    return make_trace(_recording(path, found, remarks), rank)
+    return make_trace(_recording(path, found, remarks), rank, of)
 
 
 def ranks_in(path: str | PathLike[str]) -> list[int]:

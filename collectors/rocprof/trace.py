@@ -51,8 +51,9 @@ def _described(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def make_trace(recording: Recording, rank: int | None = None) -> Trace:
-    """The trace of everything that was read. Raises when that is nothing."""
+def make_trace(recording: Recording, rank: int | None = None, of: int = 1) -> Trace:
+    """The trace of everything that was read, of one rank `of` several. Raises when that is
+    nothing."""
     events, sides = join_processes(recording.processes)
     remarks = recording.remarks
     remarks.timeless = sum(process.timeless for process in recording.processes)
@@ -64,6 +65,7 @@ def make_trace(recording: Recording, rank: int | None = None) -> Trace:
         source_kind="rocprof",
         path=recording.path,
         rank=rank,
+        world_size=None if rank is None else of,
         clock="relative",
         recorded={
             "stacks": False,

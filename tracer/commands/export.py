@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracer.commands.output import say, write_report
 from tracer.errors import UsageError
+from tracer.held_ranks import split_rank
 
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
@@ -134,8 +135,9 @@ def _out(args: argparse.Namespace, paths: Sequence[str], suffix: str) -> Path:
     """Where to write; without `--out` a name after the first path, in the working directory."""
     if args.out:
         return Path(args.out)
-    name = Path(paths[0]).resolve().name.partition(".")[0] or "trace"
-    return Path(f"{name}{suffix}")
+    file, rank = split_rank(paths[0])
+    name = file.resolve().name.partition(".")[0] or "trace"
+    return Path(f"{name}{'' if rank is None else f'.rank{rank}'}{suffix}")
 
 
 def _perfetto(analyses: Sequence[Analysis], out: Path) -> None:

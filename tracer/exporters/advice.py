@@ -20,8 +20,7 @@ PART_ADVICE: Mapping[tuple[str, str], str] = {
     ("attention", "rope"): _FUSE,
     ("attention", "kv_cache"): "Write the cache in place (a static or paged cache) to move it less",
     ("attention", "core"): (
-        "Its time grows with the context: a shorter context or fewer key-value heads cut it, and "
-        "a fused kernel (flash attention) where none ran"
+        "Its time grows with the context: a shorter context or fewer key-value heads cut it"
     ),
     ("attention", "mixer"): "A fused scan kernel for the mixer cuts it most",
     ("attention", "dequantize"): _MULTIPLY_QUANTIZED,

@@ -160,11 +160,21 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
     advice = part_advice(largest.kind, part, level.phase or "")
     advice = cpu_advice(analysis.facts) if on_cpu else advice
+    if (largest.kind, part) == ("attention", "core") and not _ran_fused(analysis):
+        advice = f"{advice}, and a fused kernel (flash attention) where none ran"
     advice = _with_reach(analysis, level, f"{largest.kind}.{part}", advice)
     if advice is None or largest.part or dominates(level, largest):
         return advice
     ratio = percent_text(level.ratio(level.part_ns(largest.kind, part)))
-    return f"The largest part is {GROUP_NAMES[largest.kind]} {part_name(part)}, {ratio}. {advice}"
+    return (
+        f"The largest part of {GROUP_NAMES[largest.kind]} is {part_name(part)}, {ratio}. {advice}"
+    )
+
+
+def _ran_fused(analysis: Analysis) -> bool:
+    """Whether a fused attention ran, and no other."""
+    ran = set(analysis.facts.get("attention_ran") or ())
+    return bool(ran) and not ran & {"math", "unfused"}
 
 
 def _with_reach(analysis: Analysis, level: Level, part: str, advice: str | None) -> str | None:
