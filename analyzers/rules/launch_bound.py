@@ -128,6 +128,14 @@ def _holds_unprofiled(analysis: Analysis, phase: str, issue: _Issue) -> bool:
     return observer.host_idle_factor * issue.launch_idle_ns >= _LAUNCH_SHARE * wall
 
 
+def _waits(issue: _Issue, steps: int) -> str:
+    """What the cost is made of, as the idle causes tell it."""
+    text = f"The device waits {milliseconds(issue.launch_idle_ns / steps)} a step for launches"
+    if issue.python_idle_ns:
+        text += f" and {milliseconds(issue.python_idle_ns / steps)} for the host between them"
+    return f"{text}."
+
+
 def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _Issue) -> Finding:
     count = len(issue.steps)
     certain = _holds_unprofiled(analysis, phase, issue)
@@ -163,10 +171,7 @@ def _launch_finding(pieces: IdlePieces, analysis: Analysis, phase: str, issue: _
             "overhead_ratio": overhead,
             "uncertain": None if certain else "profiler",
         },
-        advice=(
-            f"Launches cost {milliseconds(cost / count)} of idle a step. "
-            f"{_launch_advice(phase, issue)}"
-        ),
+        advice=f"{_waits(issue, count)} {_launch_advice(phase, issue)}",
         gain_ns=cost,
         events=pieces.evidence(rows),
     )
