@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,13 @@ from tracer.analyzers.rules.attention_arguments import AttentionCalls
 from tracer.events import Trace
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quietly")
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that other tests left would be taken for some that call models."""
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread()])
+
 
 NAME = "aten::scaled_dot_product_attention"
 FLASH = "aten::_scaled_dot_product_flash_attention"
@@ -89,6 +98,7 @@ def test_between_calls_that_differ_nothing_is_told() -> None:
 CALLS = 21
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_model_called_alike_is_looked_at_now_and_then() -> None:
     model = decoder("llama")
     with trace() as t, torch.no_grad():
@@ -115,6 +125,7 @@ def test_calls_outside_a_model_and_of_other_sizes_are_all_noted() -> None:
     assert int((table["file"] == __file__).sum()) == 12
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_call_that_fails_does_not_silence_the_next() -> None:
     class Attends(torch.nn.Module):
         def __init__(self) -> None:

@@ -36,8 +36,9 @@ Call = Callable[..., Any]
 # The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-# Threads of a recording call no module.
-OWN_THREADS = "tracer-"
+# Threads that call no module: those of a recording by name, others by who runs in them.
+_OWN_THREADS = "tracer-"
+_OTHER_THREADS = ("tqdm.", "torch.utils.data.", "torch._inductor.")
 # Ranges of this prefix are read as the recording's own cost.
 OWN_RANGE = "tracer::names of modules"
 
@@ -225,9 +226,15 @@ def _see(known: KnownRanges) -> None:
 
 
 def _is_alone() -> bool:
-    """Whether this thread and ours are all that Python knows of."""
-    threads, own = threading.enumerate(), threading.get_ident()
-    return all(t.ident == own or t.name.startswith(OWN_THREADS) for t in threads)
+    """Whether no thread but this one is there that could call a module."""
+    own = threading.get_ident()
+    return all(t.ident == own or _calls_nothing(t) for t in threading.enumerate())
+
+
+def _calls_nothing(thread: threading.Thread) -> bool:
+    runs = getattr(thread, "_target", None) or type(thread)
+    of_others = str(getattr(runs, "__module__", "")).startswith(_OTHER_THREADS)
+    return of_others or thread.name.startswith(_OWN_THREADS)
 
 
 # A forked child is not traced: the patches are there, and pass calls on.
