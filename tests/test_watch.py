@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -193,6 +194,19 @@ def test_a_quantile_in_the_last_bucket_is_at_least_its_bound() -> None:
     found = quantile(0.95, (1e9, 5e9, math.inf), (1, 2, 10))
     assert found == Quantile(5 * SECOND_NS, 5 * SECOND_NS, None)
     assert found.at_least
+
+
+def test_a_quantile_in_the_first_or_last_bucket_is_a_bound() -> None:
+    name = "vllm:time_to_first_token_seconds"
+
+    def shown(*counts: int) -> list[str]:
+        none = page({}, {name: ((0,) * 6, 0.0)}, VLLM_LABELS)
+        text = render_watch(watched(none, page({}, {name: (counts, 9.0)}, VLLM_LABELS)), width=100)
+        line = next(line for line in text.splitlines() if "time to first token  " in line)
+        return re.split(r" {2,}", line)[-3:]
+
+    assert shown(9, 0, 0, 0, 0, 1) == ["< 100 ms", "> 5.00 s", "10"]
+    assert shown(0, 10, 0, 0, 0, 0) == ["300 ms", "480 ms", "10"]
 
 
 def test_nothing_in_the_window_is_no_time() -> None:

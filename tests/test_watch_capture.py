@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +158,30 @@ def test_what_was_started_is_stopped_when_interrupted() -> None:
     with Engine(CAPTURING) as engine, pytest.raises(KeyboardInterrupt):
         capture(parse_url(engine.url), vllm, 5, 5, interrupted)
     assert engine.posted == ["/start_profile", "/stop_profile"]
+
+
+def test_a_program_that_is_ended_stops_its_capture_first(capsys: Capture) -> None:
+    with Engine(VLLM | CAPTURING) as engine:
+
+        def end() -> None:
+            while "/start_profile" not in engine.posted:
+                time.sleep(0.01)
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        assert cli.main(["watch", engine.url, *QUICK, "--capture", "60"]) == cli.INTERRUPTED
+        ending.join()
+    assert engine.posted == ["/start_profile", "/stop_profile"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_an_engine_without_requests_may_capture_nothing(capsys: Capture) -> None:
+    idle: Pages = {"/metrics": [vllm_page(), vllm_page(running=0, tokens=9, ended=1)]}
+    with Engine(idle | CAPTURING) as engine:
+        assert cli.main(["watch", engine.url, *QUICK, "--capture", "0.01"]) == 0
+    assert "nothing runs now: the capture may hold no step" in capsys.readouterr().err
 
 
 def test_a_capture_that_does_not_end_is_an_error() -> None:

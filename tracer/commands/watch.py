@@ -107,8 +107,8 @@ def run(args: argparse.Namespace) -> int:
     if wanted is None:
         captured = None
     else:
-        if analysis.idle:
-            say("nothing is served: the capture may hold no step")
+        if nothing_runs(analysis):
+            say("nothing runs now: the capture may hold no step")
         captured = take_capture(server, readings.engine, wanted, args.timeout)
     if args.json:
         write_report(_as_json(analysis, captured))
@@ -136,6 +136,13 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def nothing_runs(analysis: ServingAnalysis) -> bool:
+    """Whether no request was there at the last reading, as far as the engine tells."""
+    levels = analysis.window.levels
+    told = [levels[name].last for name in ("running", "waiting") if name in levels]
+    return not any(told) if told else analysis.idle
 
 
 def _expect_positive(name: str, value: float) -> None:

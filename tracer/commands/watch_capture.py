@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tracer.commands.exits import PARTIAL
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPTURE_S = 5.0
 WAIT_LIMIT_S = 600.0
+# A hang-up, of a lost connection, is unknown to Windows.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,13 @@ def _take(server: Server, engine: Engine, wanted: Wanted, timeout_s: float) -> C
         directory = where = str(wanted.traces.resolve())
     before = {} if wanted.traces is None else list_recordings(wanted.traces)
     say(f"{engine.name} captures itself for {wanted.seconds:g} s, which slows it down")
-    capture(server, engine, wanted.seconds, timeout_s, time.sleep, directory)
-    say(f"captured; {engine.name} writes to {where}, on its own machine")
+    with _interrupted_by_signals():
+        capture(server, engine, wanted.seconds, timeout_s, time.sleep, directory)
     made = Captured(wanted.seconds, where)
     if wanted.traces is None:
+        say(f"captured; {engine.name} writes to {where}, on its own machine")
         return made
-    say(f"waiting for the files in {wanted.traces}")
+    say(f"captured; waiting for the files in {wanted.traces}")
     whole, cut = wait_for_new(wanted.traces, before, WAIT_LIMIT_S, time.sleep)
     if not whole and not cut:
         raise CaptureError(
@@ -94,6 +101,25 @@ def _take(server: Server, engine: Engine, wanted: Wanted, timeout_s: float) -> C
     for path in cut:
         say(f"{path}: not complete after {WAIT_LIMIT_S:g} s, left out")
     return replace(made, files=tuple(whole), cut=tuple(cut))
+
+
+@contextmanager
+def _interrupted_by_signals() -> Generator[None, None, None]:
+    """What would end the program ends the capture first, like Ctrl-C: the engine's profiler must
+    not stay on."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def report_capture(captured: Captured, width: int | None) -> int:

@@ -124,7 +124,10 @@ def _latency_row(name: str, times: Times | None) -> list[str]:
 def _quantile_text(quantile: Quantile | None) -> str:
     if quantile is None:
         return UNKNOWN
-    return f"{'> ' if quantile.at_least else ''}{duration_text(quantile.ns)}"
+    if quantile.high_ns is None:
+        return f"> {duration_text(quantile.ns)}"
+    # The first bucket begins at 0: in it, where is anybody's guess.
+    return duration_text(quantile.ns) if quantile.low_ns else f"< {duration_text(quantile.high_ns)}"
 
 
 def _load_lines(page: Page, analysis: ServingAnalysis) -> Iterator[Text]:
