@@ -24,7 +24,7 @@ def integrity_notes(work: Work, steps: pd.DataFrame, gaps: Gaps) -> tuple[Note, 
         *_device_notes(work),
         *cut_notes(work.trace),
         *_orphan_notes(work),
-        *_queue_notes(gaps),
+        *(() if work.kernels_missing else _queue_notes(gaps)),
         *_clock_notes(work),
         *_step_notes(steps),
     ]

@@ -25,6 +25,7 @@ from tracer.analyzers import analyze
 from tracer.collectors.rocprof.read_csv import read_rocprof_csv
 from tracer.errors import EmptyTraceError, InputError, NotATraceError
 from tracer.exporters.json_report import to_report
+from tracer.exporters.sentence import verdict
 from tracer.sources import each_recording_once, find_sources, open_source
 
 
@@ -51,6 +52,11 @@ def test_kernels_without_rows_are_counted_by_their_numbers(tmp_path: Path) -> No
     trace = open_source(csv_file(tmp_path / "kernel_trace.csv", kept))
     note = note_of(trace, "trace.kernels_missing")
     assert (note.count, note.partial) == (4, True)
+    analysis = analyze(trace)
+    assert analysis.gaps["unrecorded"].all()
+    said = verdict(analysis)
+    assert "what the GPU did in the rest is not recorded. Record every kernel" in said
+    assert "idle" not in said.partition("Partial")[0]
     whole = [kernel_row("gemm", AT + 20 * US * i, 9 * US, i) for i in (5, 3, 4)]
     trace = open_source(csv_file(tmp_path / "whole_kernel_trace.csv", whole))
     assert "trace.kernels_missing" not in rules(trace)

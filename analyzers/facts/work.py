@@ -149,6 +149,12 @@ class Work:
         unlaunched = (self.launch == NONE) & ~self.orphaned
         return bool(unlaunched.sum() > _FEW_MISSING * unlaunched.size)
 
+    @property
+    def kernels_missing(self) -> bool:
+        """Whether kernels were left out between those recorded, so that the device may have been
+        busy where it seems idle."""
+        return not self.trace.meta.recorded.get("every_kernel", True)
+
     @cached_property
     def is_kernel(self) -> NDArray[np.bool_]:
         kernels: NDArray[np.bool_] = self.trace.kind_codes[self.event] == KIND_CODE["kernel"]

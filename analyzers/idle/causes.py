@@ -75,7 +75,7 @@ def _rows_of(these: NDArray[np.bool_]) -> Rows:
 def _host_late(view: GapView, side: HostSide) -> list[Pieces]:
     """Pieces before a launch that came late: what the thread did until it, then the call."""
     waited = _by_owner(view, side, _before_launch(view))
-    if view.context.work.calls_missing:
+    if view.context.work.calls_missing or view.context.work.kernels_missing:
         waited = [_without_pace(piece) for piece in waited]
     return [*waited, *_in_call(view, side, _from_launch(view))]
 

@@ -51,7 +51,7 @@ class GapView:
         first = (take(self._opening, self.gaps.after) == 1) & (self.launch != NONE)
         long = max(most_latency(self.context.work), _LONG_WAIT * usual_step(self.context))
         unseen: NDArray[np.bool_] = self.early | (first & ~self.in_graph & (waited > long))
-        return unseen
+        return unseen | self.context.work.kernels_missing
 
     @cached_property
     def _opening(self) -> Longs:

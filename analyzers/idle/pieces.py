@@ -66,7 +66,8 @@ def joined(parts: list[Pieces]) -> Pieces:
 
 def merged(gaps: Gaps, pieces: Pieces, unrecorded: NDArray[np.bool_], pace_ns: int) -> Gaps:
     """The pieces in order, neighbours of one cause and event joined. unrecorded: of each gap,
-    whether the device, where it waited for itself, may have been busy with what has no rows."""
+    whether the device, where it waited for itself or for nobody knows what, may have been busy
+    with what has no rows."""
     order = np.argsort(pieces.start_ns, kind="stable")  # which merges parts that are in order
     if gaps.device.size and gaps.device[0] != gaps.device[-1]:
         order = order[np.argsort(gaps.device[pieces.source[order]], kind="stable")]
@@ -85,6 +86,6 @@ def merged(gaps: Gaps, pieces: Pieces, unrecorded: NDArray[np.bool_], pace_ns: i
         cause,
         gaps.gap[kept],
         event[new],
-        unrecorded[kept] & (cause == DEVICE),
+        unrecorded[kept] & ((cause == DEVICE) | (cause == UNEXPLAINED)),
         pace_ns,
     )

@@ -13,6 +13,7 @@ from tracer.collectors.kineto.notes import rank_note
 from tracer.events import KIND_CODE, NONE, Note
 
 _NAMED = 4
+_FEW_MISSING = 0.01
 
 
 @dataclass
@@ -35,6 +36,11 @@ class Remarks:
         if known.size:
             self.kernels += known.size
             self.dispatches += int(known[-1] - known[0]) + 1
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether more than a few kernels between the first and the last have no row."""
+        return self.dispatches - self.kernels > _FEW_MISSING * self.dispatches
 
     def leave(self, domain: str, rows: int) -> None:
         """Count rows of a domain that is not read."""

@@ -73,6 +73,7 @@ def make_trace(recording: Recording, rank: int | None = None, of: int = 1) -> Tr
             "shapes": "shapes" in sides,
             "memory": "memory" in sides,
             "every_launch": not unlaunched(events)[0],
+            "every_kernel": not remarks.is_thinned,
         },
         extra=recording.extra,
     )

@@ -230,6 +230,8 @@ def _idle_advice(analysis: Analysis, level: Level) -> str | None:
     if level.devices == 0:
         return _cpu_idle_advice(analysis, level)
     cause, ns = _largest_cause(level)
+    if any(note.rule == "trace.kernels_missing" for note in analysis.notes):
+        return "Record every kernel, without a choice by name, and judge by that"
     if level.unrecorded_ns > ns:
         return (
             "The GPU may have been busy with work from before the recording: begin it earlier, and "
