@@ -147,15 +147,15 @@ def test_every_family_of_a_recorded_page_that_the_table_names_is_there(shared: P
 def test_ranks_of_one_model_are_counted_once_and_engines_are_summed() -> None:
     text = page(
         {
-            f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}}': 3 + dp
+            f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}"}}': tp
             for dp in (0, 1)
-            for tp in (0, 1, 10)
+            for tp in (4 * dp + 10, 4 * dp + 9)
         }
     )
     parsed = parse_page(text)
     engine = engine_of(parsed)
     assert engine is not None
-    assert read_page(parsed, engine, 0).gauges["running"] == (3.0, 4.0)
+    assert read_page(parsed, engine, 0).gauges["running"] == (9.0, 13.0)
 
 
 def test_newer_names_come_before_older_ones() -> None:

@@ -150,13 +150,15 @@ def test_nobody_listens(capsys: Capture) -> None:
     with metrics("") as server:
         url = server.url
     assert watch(url) == 3
-    assert one_line(capsys).endswith(": no server listens there")
+    assert one_line(capsys).endswith(
+        f"{url}: no server listens there: does the engine run, and is this its port?"
+    )
 
 
 def test_a_slow_server(capsys: Capture) -> None:
     with metrics(Reply(BUSY[0], after_s=0.6)) as server:
         assert watch(f"{server.url}/metrics", "--timeout", "0.1") == 3
-    assert one_line(capsys).endswith("/metrics: no answer in time")
+    assert one_line(capsys).endswith(": no answer in time (--timeout gives it longer)")
 
 
 def test_another_host_is_not_followed(capsys: Capture) -> None:

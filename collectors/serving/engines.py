@@ -112,12 +112,21 @@ def _by_name(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
 
 
 def _first_ranks(samples: list[Sample]) -> list[Sample]:
-    for label in _SAME_REQUESTS:
-        ranks = {sample.labels[label] for sample in samples if label in sample.labels}
-        if len(ranks) > 1:
-            first = min(ranks, key=lambda rank: (len(rank), rank))
-            samples = [s for s in samples if s.labels.get(label, first) == first]
-    return samples
+    """Of series that differ by such a rank alone the first; with data-parallel attention each
+    data-parallel rank has tensor-parallel ranks of its own."""
+    first: dict[tuple[tuple[str, str], ...], Sample] = {}
+    for sample in samples:
+        others = sorted(item for item in sample.labels.items() if item[0] not in _SAME_REQUESTS)
+        held = first.setdefault(tuple(others), sample)
+        if _rank(sample) < _rank(held):
+            first[tuple(others)] = sample
+    return list(first.values())
+
+
+def _rank(sample: Sample) -> tuple[tuple[int, str], ...]:
+    """By number: 10 comes after 9."""
+    ranks = [sample.labels.get(label, "") for label in _SAME_REQUESTS]
+    return tuple((len(rank), rank) for rank in ranks)
 
 
 def _labelled(samples: Sequence[Sample], metric: Metric) -> list[Sample]:

@@ -96,9 +96,9 @@ def ask(
             words = _reason(error)
         raise ServerError(f"{url}: HTTP {error.code} {words}".rstrip(), error.code) from error
     except urllib.error.URLError as error:
-        raise ServerError(f"{url}: {_why(error.reason)}") from error
+        raise ServerError(f"{server.base}: {_why(error.reason)}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServerError(f"{url}: {_why(error)}") from error
+        raise ServerError(f"{server.base}: {_why(error)}") from error
 
 
 def _opener(server: Server) -> urllib.request.OpenerDirector:
@@ -163,9 +163,9 @@ def _reason(error: urllib.error.HTTPError) -> str:
 
 def _why(reason: object) -> str:
     if isinstance(reason, TimeoutError):
-        return "no answer in time"
+        return "no answer in time (--timeout gives it longer)"
     if isinstance(reason, ConnectionRefusedError):
-        return "no server listens there"
+        return "no server listens there: does the engine run, and is this its port?"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
     return str(reason) or type(reason).__name__

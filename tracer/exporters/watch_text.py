@@ -16,6 +16,7 @@ from tracer.exporters.format import (
 from tracer.exporters.layout import Column, Page, heading, paragraph, table
 from tracer.exporters.names import inert
 from tracer.exporters.text import page_of, shown
+from tracer.exporters.text_findings import page_separator
 from tracer.exporters.watch_words import CONCEPT_WORDS, watch_answer, watch_notes
 from tracer.serving import Level, Quantile, ServingAnalysis, Times
 
@@ -48,7 +49,7 @@ def render_watch(
     """The watch as text; arguments as for the report of a recording."""
     page = page_of(width, ascii)
     lines = paragraph(page, inert(watch_answer(analysis)), style="bold")
-    lines += paragraph(page, inert(_source(analysis)), style="dim")
+    lines += paragraph(page, inert(_source(page, analysis)), style="dim")
     for note in watch_notes(analysis):
         lines += paragraph(page, inert(f"Note: {note}."))
     for section in (_stage_lines, _latency_lines, _load_lines, _finding_lines, _absent_lines):
@@ -57,14 +58,14 @@ def render_watch(
     return shown(page, lines, color)
 
 
-def _source(analysis: ServingAnalysis) -> str:
+def _source(page: Page, analysis: ServingAnalysis) -> str:
     readings = analysis.readings
     models = readings.readings[-1].models
     named = [f"{readings.engine.name}", *([models[0]] if len(models) == 1 else [])]
     window = (
         f"{duration_text(analysis.window.wall_ns)}, {counted(len(readings.readings), 'reading')}"
     )
-    return " · ".join([readings.url, *named, window])
+    return page_separator(page).join([readings.url, *named, window])
 
 
 def _stage_lines(page: Page, analysis: ServingAnalysis) -> Iterator[Text]:
