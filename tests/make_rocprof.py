@@ -273,6 +273,7 @@ def recorded(trace: Trace, pid: int = 4321) -> Record:
             gpu, stream = int(event.device), int(event.stream)
             made = kernel(number, at, length, correlation, gpu=gpu, stream=stream)
             made["dispatch_info"] |= _geometry(sides["geometry"], row)
+            made["dispatch_info"]["dispatch_id"] = len(lists["kernel_dispatch"]) + 1
             lists["kernel_dispatch"].append(made)
         elif kind == "memcpy":
             lists["memory_copy"].append(_copied(sides["copies"].loc[row], event, at))
