@@ -125,8 +125,8 @@ def _host_words(pieces: IdlePieces, where: Where, each: str) -> tuple[str, str]:
     return (
         f"the host works {place} and launches nothing; the cause is not recorded",
         (
-            f"{each} at a time. Record it with `tracer run --detail full` to see the function; "
-            "Python work, garbage collection and other processes are possible."
+            f"{each} at a time. Record again with `tracer run --detail full` to see the "
+            "function; Python work, garbage collection and other processes are possible."
         ),
     )
 
