@@ -119,6 +119,8 @@ def test_a_step_has_a_floor_when_most_of_its_work_is_known() -> None:
     maker.launch("unheard_kernel", start=30, run=(120, 620))
     analysis = analyze(maker.build())
     assert [row["part"] for row in analysis.roofline] == ["other.unattributed"]
+    assert analysis.roofline[0]["known_ratio"] == pytest.approx(1 / 6)
+    assert "other.unattributed (17 % of it)" in render_text(analysis, width=100, ascii=False)
 
 
 def test_attention_is_half_when_it_is_causal() -> None:

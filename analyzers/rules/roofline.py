@@ -121,6 +121,7 @@ def _row(
         "measured_ns": measured,
         "reached_ratio": floor / measured if measured else None,
         "bound": "memory" if 2 * part.memory_ns >= part.floor_ns else "compute",
+        "known_ratio": min(known, 1.0),
         "basis": _basis(sorted(part.sources), count, known, limits),
     }
 
@@ -162,6 +163,7 @@ def _whole(
         "measured_ns": measured,
         "reached_ratio": floor / measured if measured else None,
         "bound": "memory" if 2 * memory >= floor else "compute",
+        "known_ratio": None,
         "basis": f"the floors of {named} together, beside the median step ({limits.name})",
     }
 

@@ -20,7 +20,7 @@ from tracer.exporters.spread import mean_note, usual_level
 from tracer.exporters.text_findings import head_items, live_items
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
 from tracer.exporters.traced import block_text
-from tracer.exporters.words import level_words
+from tracer.exporters.words import level_words, limit_words
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MOST_KERNELS = 40
@@ -185,7 +185,7 @@ def _limits(analysis: Analysis) -> str:
     rows = [
         _row(
             [
-                row["part"] or "whole step",
+                limit_words(row),
                 row["phase"] or UNKNOWN,
                 row["bound"],
                 bytes_text(row["bytes"]),

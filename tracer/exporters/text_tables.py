@@ -21,6 +21,7 @@ from tracer.exporters.json_report import summed_collectives
 from tracer.exporters.layout import Column, Page, heading, table, titled
 from tracer.exporters.module_tree import TreeRow, fold_modules, visible_rows
 from tracer.exporters.names import short_kernel
+from tracer.exporters.words import limit_words
 
 _MOST_MODULES = 14
 _MOST_LIMITS = 8
@@ -128,7 +129,7 @@ def roofline_lines(page: Page, analysis: Analysis) -> list[Text]:
     columns.append(Column("bound by", "left"))
     cells = [
         [
-            page.name(f"{row['phase'] or 'step'}  {row['part'] or 'whole step'}"),
+            page.name(f"{row['phase'] or 'step'}  {limit_words(row)}"),
             bytes_text(row["bytes"]),
             duration_text(row["floor_ns"]),
             duration_text(row["measured_ns"]),

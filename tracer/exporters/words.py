@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tracer.exporters.format import duration_text, percent_text, scale_for
 from tracer.exporters.levels import Level
 from tracer.exporters.names import inert
+
+# A part whose sizes are known for less of it is said to be.
+_ALL_RATIO = 0.95
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,13 @@ def level_words(level: Level) -> Words:
         one = phase_words(level.phase, 1).one.replace("the ", "the median ", 1)
         return Words(phase_words(level.phase, 2).subject, one, " in the median step")
     return phase_words(level.phase, level.steps)
+
+
+def limit_words(row: Mapping[str, Any]) -> str:
+    """Which part a row of the roofline is about, and how much of it where not all."""
+    known = row["known_ratio"]
+    share = "" if known is None or known >= _ALL_RATIO else f" ({percent_text(known)} of it)"
+    return f"{row['part'] or 'whole step'}{share}"
 
 
 def capital(text: str) -> str:
