@@ -11,6 +11,17 @@ from dataclasses import dataclass, field
 
 from tracer.findings import Check, Finding
 
+# Concepts that are times of a request or of a token.
+LATENCIES = (
+    "time_to_first_token",
+    "inter_token_latency",
+    "time_per_output_token",
+    "end_to_end",
+    "queue_time",
+    "prefill_time",
+    "decode_time",
+)
+
 # One series of a metric: the metric and its labels, as a key that stays the same over time.
 SeriesKey = str
 

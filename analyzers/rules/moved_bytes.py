@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE, BUCKETS
+from tracer.analysis import BUCKET_CODE
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.arguments import Arguments
 from tracer.analyzers.facts.work import Work
@@ -73,11 +73,6 @@ def moved_by(context: Context) -> list[Moved]:
     rest = np.setdiff1d(products, by_shapes.rows)
     found = [by_shapes, _by_weights(context, rest), _attention(context)]
     return [moved for moved in found if moved.sizes]
-
-
-def part_name(bucket: int) -> str:
-    """`ffn.projection`."""
-    return ".".join(BUCKETS[bucket])
 
 
 def _multiplying(context: Context) -> Longs:

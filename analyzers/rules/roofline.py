@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tracer.analysis import Analysis, RuleResult
+from tracer.analysis import BUCKETS, Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.rules.estimates import DeviceLimits, device_limits
 from tracer.analyzers.rules.judging import steady_steps, verdict
-from tracer.analyzers.rules.moved_bytes import Moved, Size, moved_by, part_name
+from tracer.analyzers.rules.moved_bytes import Moved, Size, moved_by
 from tracer.findings import Check, Finding
 
 RULE = "roofline.headroom"
@@ -114,7 +114,7 @@ def _row(
     known = part.measured_ns / whole if whole else 1.0
     return {
         "phase": phase or None,
-        "part": part_name(part.bucket),
+        "part": ".".join(BUCKETS[part.bucket]),
         "bytes": round(part.bytes / count),
         "flops": round(part.flops / count),
         "floor_ns": floor,

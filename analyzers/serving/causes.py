@@ -19,7 +19,7 @@ from tracer.analyzers.serving.measures import (
 from tracer.analyzers.serving.window import make_window
 from tracer.analyzers.wording import counted, milliseconds
 from tracer.findings import Check, Finding, Severity
-from tracer.serving import Readings, ServingAnalysis, ServingWindow
+from tracer.serving import LATENCIES, Readings, ServingAnalysis, ServingWindow
 
 # Shares, so that they hold for engines of any speed; README states them.
 FULL_CACHE = 0.95
@@ -50,13 +50,7 @@ CONCEPTS = (
     "preemptions",
     "prompt_tokens",
     "generated_tokens",
-    "time_to_first_token",
-    "inter_token_latency",
-    "time_per_output_token",
-    "end_to_end",
-    "queue_time",
-    "prefill_time",
-    "decode_time",
+    *LATENCIES,
     "finished",
     "aborted",
 )

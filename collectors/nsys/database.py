@@ -54,10 +54,6 @@ class Database:
             self._columns[table] = found
         return found
 
-    def has_rows(self, table: str) -> bool:
-        """Whether the table is there and not empty."""
-        return table in self.tables and bool(self.ask(f'SELECT 1 FROM "{table}" LIMIT 1'))
-
     def numbers(self, table: str, columns: Sequence[str], where: str = "1") -> dict[str, Ints]:
         """Integer columns of a table; a column that it lacks, or a value that is NULL, is -1."""
         known = self.columns(table)

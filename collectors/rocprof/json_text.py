@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from types import GenericAlias
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,7 +26,9 @@ class Records(Generic[Record]):
 
     def __init__(self, form: type[Record], part_bytes: int = PART_BYTES) -> None:
         self.lost = 0
-        self._list = msgspec.json.Decoder(list[form], strict=False)  # type: ignore[valid-type]
+        self._list: msgspec.json.Decoder[list[Record]] = msgspec.json.Decoder(
+            GenericAlias(list, (form,)), strict=False
+        )
         self._one = msgspec.json.Decoder(form, strict=False)
         self._part_bytes = part_bytes
 

@@ -22,11 +22,11 @@ from tracer.exporters.layout import Column, Page, heading, paragraph, table, tit
 from tracer.exporters.names import inert, where_text
 from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.text import page_of, shown
+from tracer.exporters.text_findings import MARKS
 from tracer.findings import Finding
 from tracer.rank_analysis import Alignment, KindSums, RankAnalysis, RankResult
 
 _MOST_RANKS, _MOST_GROUPS, _MOST_KINDS, _MOST_RULES = 16, 8, 8, 8
-_MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
 # Findings of ranks from which waiting for other ranks is taken out.
 _COMMUNICATION = frozenset(("comm.exposed", "comm.same_stream"))
@@ -234,7 +234,7 @@ def _finding_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
         return titled(page, "FINDINGS ACROSS RANKS", "none")
     lines = [heading("FINDINGS ACROSS RANKS")]
     for finding in analysis.findings:
-        mark = f"  {_MARKS[finding.severity]}".ljust(_INDENT)
+        mark = f"  {MARKS[finding.severity]}".ljust(_INDENT)
         lines.append(Text(f"{mark}{finding.rule}{_cost_words(finding)}", style="bold"))
         lines += paragraph(page, inert(finding.title), indent=_INDENT)
         place = where_text(finding.where)

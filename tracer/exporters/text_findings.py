@@ -20,7 +20,8 @@ from tracer.exporters.names import inert, where_text
 from tracer.exporters.traced import block_text
 from tracer.findings import Check
 
-_MARKS = {"critical": "!!", "warning": "!", "info": "i"}
+# How severe a finding is, before its rule.
+MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
 _MOST_NAMED = 3
 
@@ -35,7 +36,7 @@ def finding_lines(page: Page, analysis: Analysis) -> list[Text]:
     lines = [_beside(page, heading("FINDINGS"), titles)]
     for cost, row in zip(costs, numbers, strict=True):
         finding = cost.finding
-        name = pad(f"  {_MARKS[finding.severity]}", _INDENT) + finding.rule
+        name = pad(f"  {MARKS[finding.severity]}", _INDENT) + finding.rule
         lines.append(_beside(page, Text(name, style="bold"), row))
         lines += _finding_details(page, cost)
     said = "Cost: mean of the steps of its phase. Gains do not add up: each is computed alone."

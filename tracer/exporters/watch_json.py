@@ -6,20 +6,11 @@ from typing import Any
 
 from tracer.exporters.json_report import finding_json, plain
 from tracer.exporters.watch_words import watch_answer, watch_notes
-from tracer.serving import Level, Quantile, ServingAnalysis, Times
+from tracer.serving import LATENCIES, Level, Quantile, ServingAnalysis, Times
 from tracer.version import VERSION
 
 SCHEMA = "tracer.watch/1"
 _COUNTS = ("prompt_tokens", "generated_tokens", "finished", "aborted", "preemptions")
-_LATENCIES = (
-    "time_to_first_token",
-    "inter_token_latency",
-    "time_per_output_token",
-    "end_to_end",
-    "queue_time",
-    "prefill_time",
-    "decode_time",
-)
 
 
 def to_watch(analysis: ServingAnalysis, capture: Any = None) -> dict[str, Any]:
@@ -76,7 +67,7 @@ def serving_json(analysis: ServingAnalysis) -> dict[str, Any]:
         "prefill_ratio": plain(analysis.prefill_ratio),
         "decode_ratio": plain(analysis.decode_ratio),
         "request": _stages(analysis),
-        **{name: _times(window.times.get(name)) for name in _LATENCIES},
+        **{name: _times(window.times.get(name)) for name in LATENCIES},
         "absent": list(analysis.absent),
     }
 

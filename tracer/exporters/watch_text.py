@@ -16,26 +16,16 @@ from tracer.exporters.format import (
 from tracer.exporters.layout import Column, Page, heading, paragraph, table
 from tracer.exporters.names import inert
 from tracer.exporters.text import page_of, shown
-from tracer.exporters.text_findings import page_separator
+from tracer.exporters.text_findings import MARKS, page_separator
 from tracer.exporters.watch_words import CONCEPT_WORDS, watch_answer, watch_notes
-from tracer.serving import Level, Quantile, ServingAnalysis, Times
+from tracer.serving import LATENCIES, Level, Quantile, ServingAnalysis, Times
 
-_LATENCIES = (
-    "time_to_first_token",
-    "inter_token_latency",
-    "time_per_output_token",
-    "end_to_end",
-    "queue_time",
-    "prefill_time",
-    "decode_time",
-)
 _STAGES = {
     "queue_time": "queue",
     "prefill_time": "prefill",
     "decode_time": "decode",
     "other": "other",
 }
-_MARKS = {"critical": "!!", "warning": "!", "info": "i"}
 _INDENT = 5
 
 
@@ -105,7 +95,7 @@ def _compute_lines(page: Page, analysis: ServingAnalysis) -> Iterator[Text]:
 
 def _latency_lines(page: Page, analysis: ServingAnalysis) -> Iterator[Text]:
     times = analysis.window.times
-    told = [name for name in _LATENCIES if name in times]
+    told = [name for name in LATENCIES if name in times]
     if not told:
         return
     yield heading("LATENCY", "of what came in the window; p50 and p95 lie within a bucket")
@@ -177,7 +167,7 @@ def _finding_lines(page: Page, analysis: ServingAnalysis) -> Iterator[Text]:
         return
     yield heading("FINDINGS")
     for finding in analysis.findings:
-        yield Text(f"  {_MARKS[finding.severity]:<2} {finding.rule}", style="bold")
+        yield Text(f"  {MARKS[finding.severity]:<2} {finding.rule}", style="bold")
         yield from paragraph(page, inert(finding.title), _INDENT)
         yield from paragraph(page, f"do: {finding.advice}", _INDENT)
 

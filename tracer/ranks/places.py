@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tracer.errors import InputError, NotATraceError
+from tracer.errors import InputError
 from tracer.held_ranks import split_rank
 from tracer.near import absent
 from tracer.sources import RUN_MARKER, find_sources
@@ -118,10 +117,3 @@ def size_of(place: str) -> int:
     if path_here.is_dir():
         return sum(file.stat().st_size for file in path_here.iterdir() if file.is_file())
     return path_here.stat().st_size
-
-
-def ensure_space(folder: Path, needed: int) -> None:
-    """Refuse to fill a disk with what is only on its way."""
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise NotATraceError(f"{folder}: {needed} bytes are needed there and {free} are free")
