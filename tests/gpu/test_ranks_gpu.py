@@ -189,11 +189,18 @@ def test_the_step_without_the_profiler_is_told(saved: Saved, program: str) -> No
     figures = saved.figures(program)
     print(program, figures["stopwatch_ms"], "ms by a stopwatch,", figures["unprofiled_ms"], "told")
     for name, words in SAID.items():
-        usual, fastest = figures[f"{name}_ratio"], figures[f"{name}_fastest_ratio"]
-        low, high = figures[f"{name}_ends"]
-        print(
-            f"{program}: {words} {usual:.3f} ({low:.3f}-{high:.3f}; {fastest:.3f} of the fastest)"
-        )
+        print(f"{program}: {words} {told(figures, name)}")
+
+
+def told(figures: Any, name: str) -> str:
+    """A ratio: of the usual round, its quartiles, and what a busy host hardly changes."""
+    low, high = figures[f"{name}_quartiles"]
+    text = f"{figures[f'{name}_ratio']:.3f} ({low:.3f}-{high:.3f})"
+    steadier = {"undisturbed": "of undisturbed steps", "processor": "of processor time"}
+    for key, words in steadier.items():
+        if (ratio := figures.get(f"{name}_{key}_ratio")) is not None:
+            text += f", {ratio:.3f} {words}"
+    return text
 
 
 @needs_devices

@@ -20,7 +20,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -156,19 +156,34 @@ def wait() -> None:
         torch.cuda.synchronize()
 
 
-def timed(step: Step) -> float:
-    """Milliseconds of the median step of a free run, from the beginning of one to that of the next:
-    a host may be held up in some. Before the run is a barrier."""
+class Free(NamedTuple):
+    """A free run: milliseconds of each step, from the beginning of one to that of the next, and
+    what processors worked a step, in all threads."""
+
+    steps_ms: list[float]
+    processor_ms: float
+
+    @property
+    def step_ms(self) -> float:
+        """The median: a host may be held up in some."""
+        return statistics.median(self.steps_ms)
+
+
+def free_run(step: Step) -> Free:
+    """Steps with nothing but a barrier before the first of them."""
     dist.barrier()
     wait()
-    moments = []
-    for _ in range(FIRST_STEPS + STEPS):
+    moments, begun_s = [], 0.0
+    for number in range(FIRST_STEPS + STEPS):
+        if number == FIRST_STEPS:
+            begun_s = time.process_time()
         moments.append(moment())
         step()
+    worked_s = time.process_time() - begun_s
     moments.append(moment())
     wait()
     times = [float(begun.elapsed_time(ended)) for begun, ended in pairwise(moments)]
-    return statistics.median(times[FIRST_STEPS:])
+    return Free(times[FIRST_STEPS:], worked_s / STEPS * 1e3)
 
 
 class Moment:
@@ -193,46 +208,74 @@ def moment() -> Any:
 
 def costs(step: Step, rounds: int) -> dict[str, Any]:
     """The same steps bare, under the profiler and under the tracer, in turn and in changing order,
-    each the best of some runs. What is compared is of one round, and of the fastest of each."""
+    some runs each."""
     ways: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "none": nullcontext,
         "profiler": partial(profile, activities=ACTIVITIES),
         "modules": trace,
         "kernels": partial(trace, detail="kernels"),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    seen: dict[str, list[list[Free]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             dist.barrier()
             with way():
-                times[name].append(min(timed(step) for _ in range(RUNS)))
+                seen[name].append([free_run(step) for _ in range(RUNS)])
         ways = dict(reversed(ways.items()))
-    step_ms = {name: statistics.median(values) for name, values in times.items()}
-    figures: dict[str, Any] = {"step_ms": step_ms}
+    figures: dict[str, Any] = {"step_ms": {name: usual_ms(runs) for name, runs in seen.items()}}
     for name in ("profiler", "kernels", "modules"):
-        figures |= beside(name, times[name], times["none"])
-    return figures | beside("of_profiler", times["modules"], times["profiler"])
+        figures |= runs_beside(name, seen[name], seen["none"])
+    return figures | runs_beside("of_profiler", seen["modules"], seen["profiler"])
 
 
-def beside(name: str, ones: list[float], others: list[float]) -> dict[str, Any]:
-    """How two ways compare: in the usual round, the extremes, and the fastest of each."""
-    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+def usual_ms(rounds: list[list[Free]]) -> float:
+    """The step of the usual round."""
+    return statistics.median(min(run.step_ms for run in runs) for runs in rounds)
+
+
+def runs_beside(
+    name: str, ones: list[list[Free]], others: list[list[Free]]
+) -> dict[str, float | list[float]]:
+    """How two ways compare: in the usual round, each with its best run; by the steps that nothing
+    held up, the fastest tenth of all; and by the work of the processors."""
+
+    def steps(rounds: list[list[Free]]) -> list[float]:
+        return [min(run.step_ms for run in runs) for runs in rounds]
+
+    def every(rounds: list[list[Free]]) -> list[float]:
+        return [step_ms for runs in rounds for run in runs for step_ms in run.steps_ms]
+
+    def worked(rounds: list[list[Free]]) -> list[float]:
+        return [min(run.processor_ms for run in runs) for runs in rounds]
+
     return {
-        f"{name}_ratio": statistics.median(ratios),
-        f"{name}_ends": [min(ratios), max(ratios)],
-        f"{name}_fastest_ratio": min(ones) / min(others),
+        **beside(name, steps(ones), steps(others)),
+        f"{name}_undisturbed_ratio": fastest(every(ones)) / fastest(every(others)),
+        f"{name}_processor_ratio": fastest(worked(ones)) / fastest(worked(others)),
     }
+
+
+def beside(name: str, ones: list[float], others: list[float]) -> dict[str, float | list[float]]:
+    """The ratio of the usual round, and its quartiles."""
+    ratios = [one / other for one, other in zip(ones, others, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {f"{name}_ratio": middle, f"{name}_quartiles": [low, high]}
+
+
+def fastest(values: list[float]) -> float:
+    """The value that a tenth of all are below."""
+    return statistics.quantiles(values, n=10, method="inclusive")[0]
 
 
 def unprofiled(name: str, step: Step, rounds: int) -> dict[str, Any]:
     """The step that the report calls unprofiled, beside a stopwatch right before and after it."""
     watched, said, profiled = [], [], []
     for _ in range(rounds):
-        before_ms = timed(step)
+        before = free_run(step)
         observer, reason = calibrated(name, step)
         if observer is None:
-            return {"stopwatch_ms": before_ms, "no_observer": reason}
-        watched.append((before_ms + timed(step)) / 2)
+            return {"stopwatch_ms": before.step_ms, "no_observer": reason}
+        watched.append((before.step_ms + free_run(step).step_ms) / 2)
         said.append(observer.unprofiled_step_ns / 1e6)
         profiled.append(observer.profiled_step_ns / 1e6)
     return {
