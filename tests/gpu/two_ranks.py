@@ -287,8 +287,11 @@ def unprofiled(name: str, step: Step, rounds: int) -> dict[str, Any]:
 
 def calibrated(name: str, step: Step) -> tuple[Observer | None, str]:
     """What the report says of the profiler's own cost, or why it says nothing."""
-    dist.barrier()
     with trace(calibrate=True) as t:
+        # Started a trace late, one rank would find the steps of the other issued already, and be
+        # held up by none of them.
+        dist.barrier()
+        wait()
         for _ in range(WAITING_STEPS + PROFILED_STEPS):
             with t.step(name):
                 step()
