@@ -169,12 +169,12 @@ class Free(NamedTuple):
         return statistics.median(self.steps_ms)
 
 
-def free_run(step: Step) -> Free:
-    """Steps with nothing but a barrier before the first of them."""
+def free_run(step: Step, steps: int = STEPS) -> Free:
+    """So many steps behind the first ones, with nothing but a barrier before all."""
     dist.barrier()
     wait()
     moments, begun_s = [], 0.0
-    for number in range(FIRST_STEPS + STEPS):
+    for number in range(FIRST_STEPS + steps):
         if number == FIRST_STEPS:
             begun_s = time.process_time()
         moments.append(moment())
@@ -183,7 +183,7 @@ def free_run(step: Step) -> Free:
     moments.append(moment())
     wait()
     times = [float(begun.elapsed_time(ended)) for begun, ended in pairwise(moments)]
-    return Free(times[FIRST_STEPS:], worked_s / STEPS * 1e3)
+    return Free(times[FIRST_STEPS:], worked_s / steps * 1e3)
 
 
 class Moment:
@@ -268,14 +268,16 @@ def fastest(values: list[float]) -> float:
 
 
 def unprofiled(name: str, step: Step, rounds: int) -> dict[str, Any]:
-    """The step that the report calls unprofiled, beside a stopwatch right before and after it."""
+    """The step that the report calls unprofiled, beside a stopwatch right before and after it, on
+    as many steps: the longer a run, the further the host is ahead of the device."""
     watched, said, profiled = [], [], []
+    watch = partial(free_run, step, WAITING_STEPS - FIRST_STEPS)
     for _ in range(rounds):
-        before = free_run(step)
+        before = watch()
         observer, reason = calibrated(name, step)
         if observer is None:
             return {"stopwatch_ms": before.step_ms, "no_observer": reason}
-        watched.append((before.step_ms + free_run(step).step_ms) / 2)
+        watched.append((before.step_ms + watch().step_ms) / 2)
         said.append(observer.unprofiled_step_ns / 1e6)
         profiled.append(observer.profiled_step_ns / 1e6)
     return {
