@@ -15,7 +15,9 @@ from tracer.collectors.kineto.trace import read_kineto
 from tracer.exporters.html import to_html
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text import render_text
+from tracer.store import load_run
 
+RANKS = Path(__file__).parent / "recordings" / "ranks"
 H200: dict[str, Any] = {"device": 0, "name": "NVIDIA H200", "major": 9, "minor": 0}
 BANDWIDTH, PEAK = 4.8e12, 989e12
 GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
@@ -208,6 +210,23 @@ def test_a_decode_step_of_eight_billion_parameters_reads_them_all(shared: Path) 
     assert whole["floor_ns"] == pytest.approx((weights + 0.539e9) / BANDWIDTH * 1e9, rel=0.01)
     assert all(row["reached_ratio"] < 1 for row in analysis.roofline)
     assert "SPEED LIMIT" in render_text(analysis, width=100, ascii=False)
+
+
+@pytest.mark.parametrize("program", ["decode", "compiled", "replayed"])
+def test_weights_are_read_once_a_step_compiled_and_replayed_too(program: str) -> None:
+    """Compiled code writes no ranges: there the modules that its kernels are of tell the weights,
+    and the calls of the model the tokens."""
+    trace = load_run(RANKS / program / "rank0")
+    table, analysis = trace.table("model_modules"), analyze(trace)
+    size = table["parameter_bytes"].to_numpy()
+    for part_name, word in (("ffn.projection", ".mlp."), ("attention.projection", ".self_attn.")):
+        inside = table["path"].astype(str).str.contains(word, regex=False).to_numpy()
+        found = part(analysis, part_name)
+        assert found["bytes"] == size[inside].sum() > 0
+        assert found["known_ratio"] == 1
+        assert 0.5 < found["reached_ratio"] < 1
+    # The rest of the step's time on the device is a wait for the other rank.
+    assert part(analysis, None)["bytes"] >= size.sum() * 0.99
 
 
 def test_floors_of_a_prefill_stay_below_what_was_measured(shared: Path) -> None:

@@ -20,7 +20,7 @@ from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.attention_arguments import ITEM_BYTES, AttentionCalls, Signature
 from tracer.analyzers.rules.estimates import Product, product_of
-from tracer.analyzers.rules.weight_products import tokens_of
+from tracer.analyzers.rules.weight_products import call_around, tokens_of
 
 SHAPES, WEIGHTS, NOTES = "recorded shapes", "weights and tokens of each call", "shapes of each call"
 # What a product reads an item of each operand with, by the recorded type.
@@ -150,10 +150,10 @@ def _by_weights(context: Context, rows: Longs) -> Moved:
     work, bucket = context.work, context.attribution.bucket
     wanted = np.isin(bucket[rows], _LINEAR) & (work.forward[rows] == NONE)
     rows = rows[wanted & (work.module[rows] != NONE)]
-    groups = _Groups.of(work, rows, work.module[rows], work.module_event[rows], bucket[rows])
-    weights = _Weights.read(context)
+    groups = _Groups.of(work, rows, work.module[rows], _module_calls(work, rows), bucket[rows])
+    weights = _Weights.read(context, frozenset(work.module[rows].tolist()))
     stands = groups.longest
-    asked = np.where(work.replayed[stands], work.launch[stands], work.module_event[stands])
+    asked = _asked(work, stands)
     sequences, tokens = tokens_of(work, np.maximum(asked, 0))
     # A head is needed for the last token of each sequence alone.
     count = np.where(bucket[stands] == _LM_HEAD, sequences, sequences * tokens)
@@ -163,16 +163,32 @@ def _by_weights(context: Context, rows: Longs) -> Moved:
     return groups.known(WEIGHTS, sizes)
 
 
+def _module_calls(work: Work, rows: Longs) -> Longs:
+    """What tells calls of one module apart: its ranges, or where it writes none, as in compiled
+    code, the calls of the model."""
+    ranges = work.module_event[rows]
+    around = call_around(work, np.maximum(_asked(work, rows), 0))
+    return np.where(ranges == NONE, NONE - 1 - around, ranges)
+
+
+def _asked(work: Work, rows: Longs) -> Longs:
+    """A host event in the call of the model that each row is of."""
+    unranged = work.replayed[rows] | (work.module_event[rows] == NONE)
+    return np.where(unranged, work.launch[rows], work.module_event[rows])
+
+
 @dataclass(frozen=True)
 class _Weights:
-    """Bytes and parameters of the linear layers that a module's own range stands for."""
+    """Bytes and parameters of the linear layers that a module's own range stands for, or its
+    name in compiled code."""
 
     bytes: Longs
     parameters: Longs
     precisions: Sequence[str]
 
     @staticmethod
-    def read(context: Context) -> _Weights:
+    def read(context: Context, named: frozenset[int]) -> _Weights:
+        """`named`: modules that work was found to be of."""
         tree = context.work.tree
         table = context.work.trace.table("model_modules")
         sizes = zip(table["parameter_bytes"], table["parameters"], table["dtype"], strict=True)
@@ -183,7 +199,8 @@ class _Weights:
             if context.roles.own[row] not in ("linear", "lm_head") or path not in of_path:
                 continue
             size, count, dtype = of_path[path]
-            owner = next((a for a in tree.ancestors(row) if tree.first_event[a] != NONE), NONE)
+            seen = (a for a in tree.ancestors(row) if a in named or tree.first_event[a] != NONE)
+            owner = next(seen, NONE)
             if owner != NONE and size > 0:
                 bytes_[owner] += int(size)
                 parameters[owner] += int(count)

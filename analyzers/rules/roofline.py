@@ -26,7 +26,7 @@ RULE = "roofline.headroom"
 _GOOD_RATIO, _NOTABLE_RATIO = 0.5, 0.1
 # Sizes that are known for less of a part are said to be.
 _WHOLE_RATIO = 0.95
-# The floor of a whole step is told when the sizes of so much of its work are known.
+# The floor of a whole step is told when the sizes of so much of what it computes are known.
 _MOST_OF_WORK_RATIO = 0.5
 
 
@@ -145,9 +145,8 @@ def _whole(
 ) -> Iterator[dict[str, Any]]:
     """The step as a whole: the floors of its parts, beside its wall time. What the other parts need
     is not in it, so the bound is a low one."""
-    busy = int(analysis.steps["busy_ns"].to_numpy()[list(steps)].sum())
     known = len(steps) * sum(row["measured_ns"] for row in parts)
-    if known < _MOST_OF_WORK_RATIO * busy:
+    if known < _MOST_OF_WORK_RATIO * _computing_ns(analysis, steps):
         return
     devices = max(analysis.window.devices, 1)
     floor = sum(row["floor_ns"] for row in parts) // devices
@@ -166,6 +165,13 @@ def _whole(
         "known_ratio": None,
         "basis": f"the floors of {named} together, beside the median step ({limits.name})",
     }
+
+
+def _computing_ns(analysis: Analysis, steps: Sequence[int]) -> int:
+    """What these steps keep the device busy with, but for communication: that is mostly waiting."""
+    busy = int(analysis.steps["busy_ns"].to_numpy()[list(steps)].sum())
+    sent = [i for i, (group, _) in enumerate(BUCKETS) if group == "communication"]
+    return busy - int(analysis.bucket_ns_of_steps()[np.ix_(list(steps), sent)].sum())
 
 
 def judge_headroom(context: Context, analysis: Analysis) -> RuleResult:

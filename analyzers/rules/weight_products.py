@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isqrt
 
 import numpy as np
+import pandas as pd
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
@@ -76,17 +77,28 @@ def _tokens(work: Work, events: Longs) -> Longs:
 
 def tokens_of(work: Work, events: Longs) -> tuple[Longs, Longs]:
     """Sequences, and tokens of each, in the call of the model around each event; -1 for none."""
-    calls = work.trace.table("root_calls").sort_values("start_ns", kind="stable")
+    calls, at = _calls(work), call_around(work, events)
     if not len(calls):
-        nothing = np.full(events.size, NONE, dtype=np.int64)
-        return nothing, nothing
+        return at, at
+    batch, tokens = (calls[name].to_numpy()[np.maximum(at, 0)] for name in ("batch", "tokens"))
+    known = (at != NONE) & (batch > 0) & (tokens > 0)
+    return np.where(known, batch, NONE), np.where(known, tokens, NONE)
+
+
+def call_around(work: Work, events: Longs) -> Longs:
+    """The call of a model around each event, counted in order of time; -1 for none."""
+    calls = _calls(work)
+    if not len(calls):
+        return np.full(events.size, NONE, dtype=np.int64)
     times = work.trace.start_ns[events]
     at = np.searchsorted(calls["start_ns"].to_numpy(), times, side="right") - 1
     inside = (at >= 0) & (times <= calls["end_ns"].to_numpy()[np.maximum(at, 0)])
     inside &= calls["thread"].to_numpy()[np.maximum(at, 0)] == _threads(work, events)
-    batch, tokens = (calls[name].to_numpy()[np.maximum(at, 0)] for name in ("batch", "tokens"))
-    known = inside & (batch > 0) & (tokens > 0)
-    return np.where(known, batch, NONE), np.where(known, tokens, NONE)
+    return np.where(inside, at, NONE)
+
+
+def _calls(work: Work) -> pd.DataFrame:
+    return work.trace.table("root_calls").sort_values("start_ns", kind="stable")
 
 
 def _threads(work: Work, events: Longs) -> Longs:
