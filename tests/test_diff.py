@@ -349,6 +349,9 @@ def test_what_has_no_phase_in_common_is_not_compared() -> None:
         "has decode, only B has prefill."
     )
     assert to_diff(diff)["comparable"] is False
+    text = render_diff(diff, width=80)
+    assert "FINDINGS  not compared, as no steps are; `tracer report A`" in text
+    assert " gone" not in text
     more = compare(steps(10, 11), make_analysis([Step(p, {"ffn.projection": 10.0})
                    for p in ("decode", "decode", "prefill")]))  # fmt: skip
     assert more.only_after == ("prefill",)
@@ -410,6 +413,11 @@ def _model(**config: Any) -> Analysis:
     return replace(steps(10, 11), facts={"models": [{"type": "X", "parameters": 8, **config}]})
 
 
+def _of_kind(source: str) -> Analysis:
+    analysis = steps(10, 11)
+    return replace(analysis, steps=analysis.steps.assign(source=source))
+
+
 def _observed(ratio: float) -> Analysis:
     observer = Observer(round(100 * ratio), 100, ratio, "6 steps", "decode")
     return replace(steps(10, 11), observer=observer)
@@ -420,9 +428,6 @@ def _observed(ratio: float) -> Analysis:
     [
         (_sized(1, 1), _sized(8, 8), "decode: 1 sequence a step in A, 8 in B"),
         (_sized(1, 1), _sized(1, 4), "decode: 1 token a step in A, 4 in B"),
-        (_layers(4), _layers(8), "A and B are different models: layers 4 in A, 8 in B"),
-        (_model(hidden_size=64), _model(hidden_size=128), "hidden size 64 in A, 128 in B"),
-        (_model(), _model(parameters=16), "parameters 8 in A, 16 in B"),
         (steps(10), replace(steps(10), cpu_only=True), "A ran on a GPU, B without a GPU"),
         (two_devices(), steps(10, 11), "A ran on 2 devices, B on 1"),
         (
@@ -457,6 +462,28 @@ def test_what_makes_the_comparison_unfair_is_said_first(
     assert "NOT LIKE WITH LIKE" in render_diff(diff, width=100)
     assert compare(before, before).comparable
     assert compare(after, after).comparable
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (_layers(4), _layers(8), "different models: layers 4 in A, 8 in B"),
+        (_model(hidden_size=64), _model(hidden_size=128), "hidden size 64 in A, 128 in B"),
+        (_model(), _model(parameters=16), "parameters 8 in A, 16 in B"),
+        (_of_kind("profiler_step"), _of_kind("graph"), "the steps of A are ProfilerStep ranges"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_first_and_side_by_side(
+    before: Analysis, after: Analysis, message: str
+) -> None:
+    diff = compare(before, after)
+    assert not diff.comparable
+    answer = said(diff)
+    assert answer.startswith("A and B cannot be compared (")
+    assert message in answer.partition(")")[0]
+    assert "faster" not in answer
+    assert re.search(r"\)\. A decode step takes 10.\d us in A, 10.\d us in B\.$", answer)
+    assert compare(before, before).comparable
 
 
 def test_settings_that_were_changed_are_told_and_stand_not_against_it() -> None:
@@ -802,6 +829,30 @@ def test_other_paths_are_compared_by_role() -> None:
 def test_programs_without_a_kernel_in_common_are_asked_about() -> None:
     diff = compare(traced(BASE), traced({"other": ("model.layers.0.mlp", 700.0)}))
     assert any(d.rule == "diff.kernels" and not d.breaks for d in diff.differences)
+
+
+def _calling(operator: str, kernel: str, called: str = "aten::mm") -> Analysis:
+    """Steps of one operator, which calls another one that launches a kernel."""
+    maker = TraceMaker()
+    for n in range(3):
+        maker.annotation(f"ProfilerStep#{n}", 1000 * n, 900)
+        maker.operator(operator, 1000 * n + 50, 300)
+        maker.launch(kernel, start=1000 * n + 100, run=(1000 * n + 110, 1000 * n + 700),
+                     operator=called)  # fmt: skip
+    return analyze(maker.build())
+
+
+def test_other_operators_and_other_kernels_are_another_program() -> None:
+    before = _calling("aten::linear", "gemm")
+    other = compare(before, _calling("aten::conv2d", "winograd"))
+    assert said(other).startswith("A and B cannot be compared (two programs: they call other oper")
+    assert [d.rule for d in other.differences if d.breaks] == ["diff.program"]
+    for alike in (
+        _calling("aten::linear", "gemm_bf16", called="aten::addmm"),  # the program calls the same
+        _calling("aten::conv2d", "gemm"),  # the kernel is the same
+        _calling("Torch-Compiled Region: 0/0", "triton_mm"),  # as a compiler made it
+    ):
+        assert compare(before, alike).comparable
 
 
 def test_recordings_without_steps_are_compared_as_a_whole() -> None:

@@ -163,7 +163,19 @@ def test_python_frames_on_one_side_are_said(shared: Path) -> None:
 
 def test_other_models_are_said_to_be(shared: Path) -> None:
     diff = of_shared(shared, "bare_gpt2_decode", "decode_llama8b_modules")
-    assert "A and B are different models: layers 4 in A, 32 in B" in said(diff)
+    assert said(diff) == (
+        "A and B cannot be compared (different models: layers 4 in A, 32 in B). A decode step "
+        "takes 77.1 ms in A, 93.4 ms in B."
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("matmul_fp32", "attention_math"), ("quantized_weights_clean", "matmul_misaligned")],
+)
+def test_other_programs_are_said_to_be(before: str, after: str) -> None:
+    answer = said(compare(recorded(before), recorded(after)))
+    assert answer.startswith("A and B cannot be compared (two programs: ")
 
 
 @pytest.mark.parametrize("folder", ["h200", "h200x2", "traces"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tracer.analysis import Analysis
+from tracer.analyzers.diff.programs import are_other_programs
 from tracer.analyzers.diff.steps import both_loop, has_steps, source_of
 from tracer.diff_analysis import Difference, PhaseChange
 
@@ -50,6 +51,9 @@ def find_differences(
 ) -> tuple[Difference, ...]:
     """All that A and B do not have in common, what stands against the comparison first."""
     found = [d for check in _CHECKS for d in check(before, after)]
+    told = any(difference.rule == "diff.model" for difference in found)
+    other = any(are_other_programs(before, after, phase) for phase in phases[:1])
+    found += [_OTHER_PROGRAMS] if other and not told else []
     found += [d for phase in phases for d in (*_sizes(phase), *_other_kernels(phase))]
     return tuple(sorted(found, key=lambda difference: not difference.breaks))
 
@@ -64,7 +68,7 @@ def _models(before: Analysis, after: Analysis) -> Iterator[Difference]:
         words = [f"{k.replace('_', ' ')} {ours[k]} in A, {theirs[k]} in B" for k in differing]
         told = "; ".join(words)
         mine, other = ({key: facts[key] for key in differing} for facts in (ours, theirs))
-        yield Difference("diff.model", f"A and B are different models: {told}", mine, other)
+        yield Difference("diff.model", f"different models: {told}", mine, other)
 
 
 def _alike(key: str, ours: Any, theirs: Any) -> bool:
@@ -256,6 +260,9 @@ def _other_kernels(phase: PhaseChange) -> Iterator[Difference]:
         yield Difference("diff.kernels", said, ours, theirs, breaks=False)
 
 
+_OTHER_PROGRAMS = Difference(
+    "diff.program", "two programs: they call other operators and run other kernels", "A", "B"
+)
 _CHECKS: tuple[Callable[[Analysis, Analysis], Iterator[Difference]], ...] = (
     _models,
     _devices,

@@ -51,7 +51,7 @@ def render_diff(
     lines = paragraph(page, diff_verdict(diff, costs), style="bold")
     lines += [*_source(page, "A", diff.before), *_source(page, "B", diff.after)]
     sections = [section(page, diff) for section in _SECTIONS]
-    sections.append(_finding_lines(page, costs))
+    sections.append(_finding_lines(page, costs) if diff.phases else _untold_lines(page))
     for made in sections:
         lines += [Text(), *made] if made else []
     return shown(page, lines, color)
@@ -395,6 +395,14 @@ def _finding_lines(page: Page, costs: Sequence[CostChange]) -> list[Text]:
     rest = len(costs) - len(chosen)
     said = f"{counted(rest, 'more finding')} in the JSON. " if rest else ""
     return [*lines, *paragraph(page, f"{said}Cost: mean a step.", indent=2, style="dim")]
+
+
+def _untold_lines(page: Page) -> list[Text]:
+    """Findings of steps that are not compared have neither gone nor come."""
+    said = (
+        "not compared, as no steps are; `tracer report A` and `tracer report B` tell those of each"
+    )
+    return titled(page, "FINDINGS", said)
 
 
 def _finding_counts(costs: Sequence[CostChange]) -> str:

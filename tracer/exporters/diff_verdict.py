@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
+from tracer.diff_analysis import DiffAnalysis, Difference, Measure, PhaseChange
 from tracer.exporters.advice import IDLE_NAMES
 from tracer.exporters.claims import GROUP_NAMES, part_name
 from tracer.exporters.diff_findings import CostChange
@@ -22,6 +22,8 @@ from tracer.exporters.format import (
 from tracer.exporters.names import inert, where_text
 from tracer.exporters.words import capital, small
 
+# What two states of one program have in common.
+_UNLIKE = ("diff.model", "diff.program", "diff.steps")
 # A part is told that makes up so much of the change, at most so many.
 _TOLD_RATIO, _MOST_TOLD = 0.1, 3
 # Groups that are told by part: these have little in common.
@@ -38,6 +40,8 @@ def diff_verdict(diff: DiffAnalysis, costs: Sequence[CostChange]) -> str:
     """Whether B is faster, by what, and whether that was promised."""
     if not diff.phases:
         return f"A and B cannot be compared: {_why_not(diff)}."
+    if is_unlike(diff):
+        return " ".join((*_caution(diff), *map(_side_by_side, diff.phases)))
     main, *others = diff.phases
     sentences = [f"{_answer(main)}{_parts_clause(main, costs)}."]
     sentences += [_second(change) for change in others]
@@ -51,12 +55,35 @@ def _why_not(diff: DiffAnalysis) -> str:
     return "; ".join((diff.reason, *told))
 
 
+def is_unlike(diff: DiffAnalysis) -> bool:
+    """Whether A and B are no two states of one program, or their steps no two of one kind."""
+    return any(_is_unlike(difference) for difference in diff.differences)
+
+
+def _is_unlike(difference: Difference) -> bool:
+    none_found = None in (difference.before, difference.after)  # whole recordings are compared
+    return difference.breaks and difference.rule in _UNLIKE and not none_found
+
+
 def _caution(diff: DiffAnalysis) -> Iterator[str]:
     """What stands against the comparison is said before its answer."""
-    against = [inert(d.message).rstrip(".") for d in diff.differences if d.breaks]
+    against = sorted((d for d in diff.differences if d.breaks), key=_weight)
     if against:
+        first = inert(against[0].message).rstrip(".")
         more = f", and {len(against) - 1} more below" if len(against) > 1 else ""
-        yield f"Not like with like ({against[0]}{more})."
+        what = "A and B cannot be compared" if _is_unlike(against[0]) else "Not like with like"
+        yield f"{what} ({first}{more})."
+
+
+def _weight(difference: Difference) -> int:
+    return _UNLIKE.index(difference.rule) if _is_unlike(difference) else len(_UNLIKE)
+
+
+def _side_by_side(change: PhaseChange) -> str:
+    """The times of two programs: none is before or after the other."""
+    one = capital(words_of(change).one if change.phase is not None else "the whole recording")
+    times = duration_text(change.step.before_ns), duration_text(change.step.after_ns)
+    return f"{one} takes {times[0]} in A, {times[1]} in B."
 
 
 def _answer(change: PhaseChange) -> str:
