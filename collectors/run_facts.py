@@ -12,13 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracer.collectors.modules.module_tree import (
-    dtype_name,
-    logical_numel,
-    modules_of,
-    parameters_in,
-    unwrap,
-)
+from tracer.collectors.modules.module_tree import modules_of, unwrap
+from tracer.collectors.modules.weights import dtype_name, logical_numel, parameters_in
 from tracer.collectors.untyped_torch import (
     cuda_is_initialized,
     cudnn_is_available,

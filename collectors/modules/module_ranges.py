@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from tracer.collectors import torch_private
-from tracer.collectors.modules import call_facts, module_tree, root_calls
+from tracer.collectors.modules import call_facts, module_tree, root_calls, weights
 from tracer.collectors.modules.module_tree import (
     INNER,
     KnownRanges,
@@ -199,7 +199,13 @@ class ClassPatches:
 @functools.cache
 def _keep_compiler_out() -> None:
     torch_private.keep_compiler_out(
-        sys.modules[__name__], call_facts, generation, module_tree, root_calls, torch_private
+        sys.modules[__name__],
+        call_facts,
+        generation,
+        module_tree,
+        root_calls,
+        torch_private,
+        weights,
     )
 
 

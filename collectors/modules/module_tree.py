@@ -7,7 +7,7 @@ import itertools
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from tracer.collectors.modules.weights import (
+    NO_WEIGHTS,
+    Weights,
+    gathers,
+    is_within,
+    weights_of,
+)
 from tracer.events import SIDE_TABLES, make_table
 
 RANGE_PREFIX = "module::"
@@ -169,20 +176,6 @@ class _Root:
     rescans: int = 0
 
 
-class Weights(NamedTuple):
-    """The parameters of a module without its children's: columns of `model_modules`."""
-
-    parameters: int
-    parameter_bytes: int
-    dtype: str
-    device: str
-    trainable: int
-
-
-_NO_WEIGHTS = Weights(-1, -1, "", "", -1)
-_WITHOUT_WEIGHTS = Weights(0, 0, "", "", 0)
-
-
 @dataclass(eq=False)
 class ModuleRecord:
     """What is known of a module. Its path changes when a larger root is seen."""
@@ -190,7 +183,7 @@ class ModuleRecord:
     path: str
     type: str
     order: int = 0
-    weights: Weights = _NO_WEIGHTS  # as they were at its first call
+    weights: Weights = NO_WEIGHTS  # as they were at its first call
     file: str = ""  # of its class's `forward`
     line: int = -1
 
@@ -362,15 +355,22 @@ class ModuleTree:
 
     def table(self) -> pd.DataFrame:
         """The `model_modules` of every root; of what has been freed, as it was at first."""
+        gathering = self._gathering()
         for key, record in list(self._known.items()):
             module = self._alive[key]()
             if module is not None:
-                record.weights = _weights(module)
+                inside = any(is_within(record.path, path) for path in gathering)
+                record.weights = weights_of(module, gathered=inside)
         records = sorted((*self._known.values(), *self._freed), key=lambda record: record.order)
         rows = [(r.path, r.type, *r.weights, r.file, r.line) for r in records]
         columns = SIDE_TABLES["model_modules"]
         values = zip(*rows, strict=True) if rows else ([] for _ in columns)
         return make_table(columns, dict(zip(columns, map(list, values), strict=True)))
+
+    def _gathering(self) -> list[str]:
+        """Paths of modules that gather the weights below them before each call (FSDP2)."""
+        known = ((record.path, self._alive[key]()) for key, record in list(self._known.items()))
+        return [path for path, module in known if module is not None and gathers(module)]
 
     def _find(self, module: nn.Module) -> _Root | None:
         return next((root for root in self._roots if root.module() is module), None)
@@ -415,7 +415,7 @@ class ModuleTree:
         if record is None:
             record = self._known[id(module)] = ModuleRecord(path, type_name(module))
             record.file, record.line = self._place(type(module))
-        record.path, record.order, record.weights = path, next(self._order), _weights(module)
+        record.path, record.order, record.weights = path, next(self._order), weights_of(module)
         return record
 
     def _place(self, kind: type[nn.Module]) -> tuple[str, int]:
@@ -466,45 +466,6 @@ def _forward_place(kind: type[nn.Module]) -> tuple[str, int]:
     return ("", -1) if code is None else (code.co_filename, code.co_firstlineno)
 
 
-def _weights(module: nn.Module) -> Weights:
-    own = [p for p in module._parameters.values() if p is not None]
-    if not own:
-        return _WITHOUT_WEIGHTS
-    if len(own) > 1:
-        own = list({id(p): p for p in own}.values())
-    count = size = learns = 0
-    for parameter in own:
-        count += logical_numel(parameter)
-        size += parameter.numel() * parameter.element_size()
-        learns |= parameter.requires_grad
-    return Weights(count, size, dtype_name(own[0]), _name_of(own[0].device), int(learns))
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """The type of a tensor's elements as torch names it, without the module."""
-    return _name_of(tensor.dtype)
-
-
-# Not `functools.cache`: the compiler, where it sees such a function, warns.
-_names: dict[torch.dtype | torch.device, str] = {}
-
-
-def _name_of(value: torch.dtype | torch.device) -> str:
-    name = _names.get(value)
-    if name is None:
-        name = _names[value] = str(value).removeprefix("torch.")
-    return name
-
-
-def logical_numel(parameter: torch.Tensor) -> int:
-    """How many weights a parameter stands for: a packed one holds several in an element."""
-    # To ask a tensor for what it has not is slow, and hardly any has it.
-    if type(parameter) is nn.Parameter and not parameter.__dict__:
-        return parameter.numel()
-    shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
-    return parameter.numel() if shape is None else int(torch.Size(shape).numel())
-
-
 def modules_of(root: nn.Module) -> list[nn.Module]:
     """A module and all below it, each once, what is above first."""
     seen, found = {id(root)}, [root]
@@ -514,9 +475,3 @@ def modules_of(root: nn.Module) -> list[nn.Module]:
                 seen.add(id(child))
                 found.append(child)
     return found
-
-
-def parameters_in(modules: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """The parameters that these modules hold themselves, each once."""
-    own = (parameter for module in modules for parameter in module._parameters.values())
-    return list({id(p): p for p in own if p is not None}.values())
