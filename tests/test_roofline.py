@@ -21,6 +21,7 @@ RANKS = Path(__file__).parent / "recordings" / "ranks"
 H200: dict[str, Any] = {"device": 0, "name": "NVIDIA H200", "major": 9, "minor": 0}
 BANDWIDTH, PEAK = 4.8e12, 989e12
 GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
+TF32 = "cutlass_80_tensorop_s1688gemm_tf32_256x128_nn_align4"
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4> >(int)"
 BF16 = "c10::BFloat16"
 
@@ -37,12 +38,14 @@ def shaped(
     return event
 
 
-def product(run_us: float, kind: str = BF16, device: dict[str, Any] = H200) -> Analysis:
-    """A step with one product, 64 x 4096 by 4096 x 8192, that takes `run_us`."""
+def product(
+    run_us: float, kind: str = BF16, device: dict[str, Any] = H200, tokens: int = 64
+) -> Analysis:
+    """A step with one product, tokens x 4096 by 4096 x 8192, that takes `run_us`."""
     maker = TraceMaker()
     maker.side("devices", **device)
     maker.annotation("ProfilerStep#1", 0, 900)
-    shaped(maker, "aten::mm", [[64, 4096], [4096, 8192]], 10, kind=kind)
+    shaped(maker, "aten::mm", [[tokens, 4096], [4096, 8192]], 10, kind=kind)
     maker.launch(GEMM, start=12, run=(20, 20 + run_us))
     return analyze(maker.build())
 
@@ -74,9 +77,13 @@ def test_a_large_product_is_bound_by_the_tensor_cores() -> None:
 
 
 def test_single_precision_has_no_peak_in_the_table() -> None:
-    found = part(product(100, kind="float"), "other.unattributed")
-    assert found["bytes"] == 4 * (64 * 4096 + 4096 * 8192 + 64 * 8192)
+    """Of few tokens memory is the limit all the same; of many it may be either."""
+    found = part(product(100, kind="float", tokens=4), "other.unattributed")
+    assert found["bytes"] == 4 * (4 * 4096 + 4096 * 8192 + 4 * 8192)
     assert found["bound"] == "memory"
+    many = product(100, kind="float", tokens=64)
+    assert (many.roofline, status(many)) == ((), "not_checked")
+    assert reason(many) == "for the precision of its products no peak rate is known"
 
 
 def test_low_reach_is_told_and_good_reach_is_not() -> None:
@@ -190,6 +197,67 @@ def test_more_tokens_bring_more_flops_and_the_same_weights() -> None:
     assert many["bytes"] == one["bytes"]
     assert many["flops"] == 512 * one["flops"]
     assert many["bound"] == "compute"
+
+
+def trained(dtype: str, item: int, kernel: str) -> Analysis:
+    """A live training step: an FFN forward, and of its two layers each product of the backward."""
+    maker = TraceMaker()
+    maker.side("devices", **H200)
+    size = 4096 * 4096
+    linear: dict[str, Any] = {
+        "dtype": dtype, "parameters": size, "parameter_bytes": item * size
+    }  # fmt: skip
+    for path, kind, weights in (
+        ("", "Model", {}),
+        ("layers.0.self_attn", "Attention", {}),
+        ("layers.0.mlp", "MLP", {}),
+        ("layers.0.mlp.up", "Linear", linear),
+        ("layers.0.mlp.down", "Linear", linear),
+    ):
+        maker.side("model_modules", path=path, type=kind, **weights)
+    call: dict[str, Any] = {"batch": 4, "tokens": 512, "trains": 1, "thread": 1, "graded": 1}
+    maker.side(
+        "root_calls", root="", type="Model", call="forward", start_ns=0, end_ns=90_000, **call
+    )
+    maker.annotation("ProfilerStep#1", 0, 1900)
+    maker.module("", "Model", 0, 90)
+    maker.module("layers.0.self_attn", "Attention", 2, 6)
+    maker.launch(FLASH, start=4, run=(12, 14))
+    for place, name in enumerate(("up", "down")):
+        at = 20 + 30 * place
+        maker.module(f"layers.0.mlp.{name}", "Linear", at, 20)
+        operator = maker.operator("aten::addmm", at + 1, 15)
+        maker.side("sequences", operator, sequence=place + 1, forward_thread=0)
+        maker.launch(kernel, start=at + 2, run=(100 + 200 * place, 300 + 200 * place))
+        at = 200 - 80 * place
+        for name in ("autograd::engine::evaluate_function: AddmmBackward0", "AddmmBackward0"):
+            node = maker.operator(name, at, 70)
+            maker.side("sequences", node, sequence=place + 1, forward_thread=1)
+            at += 1
+        for side in range(2):
+            begin = 500 + 400 * place + 200 * side
+            start = at + 5 + 30 * side
+            maker.launch(kernel, start=start, run=(begin, begin + 200), operator="aten::mm")
+    return analyze(maker.build())
+
+
+def test_each_product_of_a_backward_has_the_work_of_the_forward() -> None:
+    found = part(trained("bfloat16", 2, GEMM), "ffn.projection")
+    assert found["flops"] == 6 * 2 * 4096 * 4096 * 4 * 512
+    assert found["bytes"] == 6 * 2 * 4096 * 4096
+    assert (found["bound"], found["known_ratio"]) == ("compute", 1)
+    assert found["measured_ns"] == 6 * 200_000
+
+
+def test_of_single_precision_weights_a_copy_is_read_where_the_kernel_is_shorter() -> None:
+    half = part(trained("float32", 4, GEMM), "ffn.projection")
+    assert (half["bytes"], half["bound"]) == (6 * 2 * 4096 * 4096, "compute")
+    assert half["floor_ns"] == part(trained("bfloat16", 2, GEMM), "ffn.projection")["floor_ns"]
+    fast = part(trained("float32", 4, TF32), "ffn.projection")
+    assert fast["bytes"] == 6 * 4 * 4096 * 4096
+    assert fast["floor_ns"] == pytest.approx(2 * half["floor_ns"])
+    assert trained("float32", 4, "ampere_sgemm_128x64_tn").roofline == ()
+    assert trained("float32", 4, "gemm_of_somebody").roofline == ()
 
 
 def test_the_answer_says_how_much_of_the_limit_is_reached() -> None:

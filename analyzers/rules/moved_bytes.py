@@ -32,6 +32,11 @@ _PRECISIONS = {
     "c10::Half": "bf16", "c10::BFloat16": "bf16", "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8",
 }  # fmt: skip
+_SHORT = ("bfloat16", "float16")
+# With how many bytes a kernel of a precision reads an item of single-precision weights, and whose
+# rate it has.
+_ITEMS_READ = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
+_RATES = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "tf32": "tf32"}
 # A result of 8-bit products is written in 16 bit.
 _SHORTEST_RESULT = 2
 _CORE = BUCKET_CODE["attention", "core"]
@@ -146,11 +151,13 @@ def _bytes(product: Product, item: int) -> int:
 
 
 def _by_weights(context: Context, rows: Longs) -> Moved:
-    """Forward products of modules whose weights were listed, where shapes are not recorded."""
+    """Products of modules whose weights were listed, where shapes are not recorded: all of a
+    forward call together, and of a backward one each, since each reads or writes all weights."""
     work, bucket = context.work, context.attribution.bucket
-    wanted = np.isin(bucket[rows], _LINEAR) & (work.forward[rows] == NONE)
-    rows = rows[wanted & (work.module[rows] != NONE)]
-    groups = _Groups.of(work, rows, work.module[rows], _module_calls(work, rows), bucket[rows])
+    rows = rows[np.isin(bucket[rows], _LINEAR) & (work.module[rows] != NONE)]
+    backward = np.where(work.forward[rows] == NONE, NONE, work.operator[rows])
+    calls = _module_calls(work, rows)
+    groups = _Groups.of(work, rows, work.module[rows], calls, backward, bucket[rows])
     weights = _Weights.read(context, frozenset(work.module[rows].tolist()))
     stands = groups.longest
     asked = _asked(work, stands)
@@ -158,8 +165,9 @@ def _by_weights(context: Context, rows: Longs) -> Moved:
     # A head is needed for the last token of each sequence alone.
     count = np.where(bucket[stands] == _LM_HEAD, sequences, sequences * tokens)
     count = np.where((asked == NONE) | (tokens <= 0), 0, count)
-    modules = work.module[stands].tolist()
-    sizes = [weights.size(m, n) for m, n in zip(modules, count.tolist(), strict=True)]
+    modules, names = work.module[stands].tolist(), work.name_code[stands].tolist()
+    each = zip(modules, count.tolist(), names, strict=True)
+    sizes = [weights.size(m, n, work.names[name].precision) for m, n, name in each]
     return groups.known(WEIGHTS, sizes)
 
 
@@ -179,12 +187,12 @@ def _asked(work: Work, rows: Longs) -> Longs:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Bytes and parameters of the linear layers that a module's own range stands for, or its
+    """Bytes, parameters and type of the linear layers that a module's own range stands for, or its
     name in compiled code."""
 
     bytes: Longs
     parameters: Longs
-    precisions: Sequence[str]
+    types: Sequence[str]
 
     @staticmethod
     def read(context: Context, named: frozenset[int]) -> _Weights:
@@ -194,7 +202,7 @@ class _Weights:
         sizes = zip(table["parameter_bytes"], table["parameters"], table["dtype"], strict=True)
         of_path = dict(zip(table["path"].astype(str), sizes, strict=True))
         bytes_ = np.zeros(len(tree.paths), dtype=np.int64)
-        parameters, precisions = bytes_.copy(), [""] * len(tree.paths)
+        parameters, types = bytes_.copy(), [""] * len(tree.paths)
         for row, path in enumerate(tree.paths):
             if context.roles.own[row] not in ("linear", "lm_head") or path not in of_path:
                 continue
@@ -204,15 +212,22 @@ class _Weights:
             if owner != NONE and size > 0:
                 bytes_[owner] += int(size)
                 parameters[owner] += int(count)
-                precisions[owner] = "bf16" if str(dtype) in ("bfloat16", "float16") else ""
-        return _Weights(bytes_, parameters, precisions)
+                types[owner] = str(dtype)
+        return _Weights(bytes_, parameters, types)
 
-    def size(self, module: int, tokens: int) -> Size | None:
-        """What one call with so many tokens moves; None where weights or tokens are not known."""
+    def size(self, module: int, tokens: int, precision: str) -> Size | None:
+        """What one call with so many tokens moves in a kernel of this precision; None where
+        weights, tokens or, of weights that are cast first, the precision are not known."""
         if tokens <= 0 or self.bytes[module] <= 0:
             return None
-        flops = 2 * int(self.parameters[module]) * tokens
-        return Size(int(self.bytes[module]), flops, self.precisions[module])
+        bytes_, kind = int(self.bytes[module]), self.types[module]
+        parameters = int(self.parameters[module])
+        if kind == "float32":  # under autocast a copy in 16 bit is read
+            if precision not in _ITEMS_READ:
+                return None
+            bytes_ = parameters * _ITEMS_READ[precision]
+        rate = "bf16" if kind in _SHORT else _RATES.get(precision, "")
+        return Size(bytes_, 2 * parameters * tokens, rate)
 
 
 def _attention(context: Context) -> Moved:

@@ -24,6 +24,8 @@ RULE = "roofline.headroom"
 # A good kernel reaches more of the limit than this; a part that takes less of a step than that
 # is not worth a word.
 _GOOD_RATIO, _NOTABLE_RATIO = 0.5, 0.1
+# Flops a byte that no GPU of the table falls short of, in whatever precision.
+_LITTLE = 8
 # Sizes that are known for less of a part are said to be.
 _WHOLE_RATIO = 0.95
 # The floor of a whole step is told when the sizes of so much of what it computes are known.
@@ -77,11 +79,17 @@ def _summed(context: Context, analysis: Analysis, limits: DeviceLimits) -> Sums:
     out: Sums = defaultdict(dict)
     for moved in moved_by(context):
         for size, step, bucket, measured in _calls(context, analysis, moved):
-            if step in steady and measured:
+            if step in steady and measured and _is_bound(size, limits):
                 part = out[phases[step]].setdefault(bucket, _Part(bucket))
                 part.add(size, limits, measured)
                 part.sources.add(moved.source)
     return out
+
+
+def _is_bound(size: Size, limits: DeviceLimits) -> bool:
+    """Whether it is known what bounds a call: where no peak rate is, memory does if it computes
+    little with each byte."""
+    return limits.rate(size.precision) is not None or size.flops <= _LITTLE * size.bytes
 
 
 def _calls(
@@ -191,6 +199,8 @@ def _unknown(context: Context, analysis: Analysis) -> str:
         return "the limits of this device are not known"
     if not analysis.accounted:
         return analysis.breakdown_reason
+    if moved_by(context):
+        return "for the precision of its products no peak rate is known"
     return (
         "shapes and types of operands were not recorded, nor weights: `tracer run`, or "
         "record_shapes=True in torch.profiler"
