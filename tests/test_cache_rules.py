@@ -16,7 +16,8 @@ from tests.live_models import OwnModel, encoder, prompt, quiet
 from tests.recordings import analysis_of, kineto_files
 from tracer import trace
 from tracer.analysis import Analysis
-from tracer.analyzers.rules.cache_absent import growing_runs
+from tracer.analyzers.diff.compare import compare
+from tracer.analyzers.steps.growing_calls import growing_runs
 from tracer.events import SIDE_TABLES, make_table
 from tracer.exporters.sentence import verdict
 from tracer.findings import Finding, Where
@@ -78,6 +79,9 @@ def test_a_loop_without_a_cache_is_named_with_its_line(llama: Any, returned: boo
     assert finding.advice.startswith(said) and said in verdict(t.analysis)
     assert "Generation without a KV cache" in verdict(t.analysis)
     assert found(t.analysis, COPIED) is None
+    steps = t.analysis.steps
+    assert list(steps["phase"].astype(str)) == ["prefill", *["decode"] * 7]
+    assert list(steps["tokens"]) == [2 * 128, *[2] * 7]
 
 
 def test_generate_without_a_cache(llama: Any) -> None:
@@ -88,6 +92,16 @@ def test_generate_without_a_cache(llama: Any) -> None:
     assert finding.count == 7 and finding.detail["sequences"] == 1
     assert finding.where.file == __file__
     assert finding.where.function == "test_generate_without_a_cache"
+
+
+def test_a_token_without_a_cache_is_compared_with_one_that_has_it(llama: Any) -> None:
+    recorded = []
+    for cached in (False, True):
+        with trace(detail="light") as t:
+            llama.generate(prompt(1, 96), max_new_tokens=8, do_sample=False, use_cache=cached)
+        recorded.append(t.analysis)
+    phases = compare(*recorded).phases
+    assert {change.phase: change.before.steps for change in phases} == {"prefill": 1, "decode": 7}
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])

@@ -410,6 +410,20 @@ def test_a_gain_is_no_new_step_time_where_steps_differ() -> None:
     assert "Without it" not in said and "That would gain 35.0 ms a step." in said
 
 
+def test_a_mean_cost_above_the_median_step_is_told_of_the_mean_step() -> None:
+    slow, usual = Step("decode", {"ffn.projection": 60_000.0}), {"ffn.projection": 20_000.0}
+    finding = Finding("cache.absent", "critical", "no cache", 5, 140_000_000, 0.9, (0, 1, 2, 3, 4))
+    finding = replace(finding, advice="Turn the cache on.", gain_ns=140_000_000)
+    steps = [slow, slow, *[Step("decode", usual)] * 3]
+    analysis = make_analysis(steps, findings=(finding,))
+    said = verdict(analysis)
+    assert "No cache (costs 28.0 of 36.0 ms of the mean step)." in said
+    assert said.endswith("That would gain 28.0 of 36.0 ms of the mean step.")
+    (row,) = to_report(analysis)["what_if"]
+    assert row["gain_ns"] == pytest.approx(20_000_000 * 28 / 36, abs=1)
+    assert row["step_ns"] + row["gain_ns"] == 20_000_000
+
+
 def test_slow_steps_of_more_tokens() -> None:
     steps = [Step("forward", {"ffn.projection": 10.0 * n}, tokens=n) for n in (8, 8, 8, 64, 64)]
     said = verdict(make_analysis(steps))

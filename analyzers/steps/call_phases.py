@@ -3,7 +3,8 @@
 A call with a cache that takes several new tokens either goes on with a prompt (in chunks, or the
 next turn of a conversation), or checks tokens that a draft proposed (speculative decoding). One
 call alone does not tell which: the calls around it do. Nor does it tell an evaluation: that is a
-call that learns nothing, of a model that learns elsewhere in the recording.
+call that learns nothing, of a model that learns elsewhere in the recording. Without a cache, a call
+that takes the tokens of the one before and those that it chose decodes, whatever it computes again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pandas as pd
 
 from tracer.analyzers.facts.host import BACKWARD_NODE
 from tracer.analyzers.facts.modules import is_further_root
-from tracer.analyzers.intervals import Longs
+from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.steps.growing_calls import growing_runs
 from tracer.events import Trace
 
 EVALUATION = "evaluation"
@@ -48,10 +50,12 @@ class Call(NamedTuple):
 
 class CallPhase(NamedTuple):
     """aside: an evaluation for sure, since the model learns in training mode and was in evaluation
-    mode then. Any other may be part of a training step, as a reference that is asked."""
+    mode then. Any other may be part of a training step, as a reference that is asked. new_tokens:
+    of one sequence, where others that the call takes were computed before; else -1."""
 
     name: str
     aside: bool = False
+    new_tokens: int = NONE
 
 
 def learning_ns(trace: Trace) -> Longs:
@@ -69,8 +73,12 @@ def call_phases(table: pd.DataFrame, learning: Longs = _NEVER) -> list[CallPhase
     columns = (table[name].tolist() for name in Call._fields)
     calls = [Call(*values) for values in zip(*columns, strict=True)]
     checking = _drafted(calls) | _within_generations(calls)
-    continued = _continued(calls)
+    runs = growing_runs(table.reset_index(drop=True))
+    continued = _continued(calls) | {run.rows[0] for run in runs}
     phases = [_phase(call, i in checking, i in continued) for i, call in enumerate(calls)]
+    for run in runs:
+        for i in run.rows[1:]:
+            phases[i] = CallPhase("decode", new_tokens=run.added)
     for i, aside in _evaluations(calls, learning).items():
         if phases[i].name != "decode" and i not in continued:
             phases[i] = CallPhase(EVALUATION, aside)

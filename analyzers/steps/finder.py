@@ -249,7 +249,8 @@ def _live_calls(trace: Trace) -> list[_Call]:
             continue
         # Another model beside the first has a name of its own.
         name = row["root"] if is_further_root(row["root"], row["type"]) else row["type"]
-        facts = row["batch"], row["tokens"], phase.name, row["graded"], phase.aside
+        tokens = row["tokens"] if phase.new_tokens == NONE else phase.new_tokens
+        facts = row["batch"], tokens, phase.name, row["graded"], phase.aside
         calls.append(_Call(name, start, row["end_ns"], thread, *facts))
     return calls
 

@@ -15,7 +15,7 @@ from tracer.exporters.advice import (
 )
 from tracer.exporters.claims import GROUP_NAMES, claims, dominates, part_name, unknown_ns
 from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, is_about, largest_gain
-from tracer.exporters.format import counted, duration_text, percent_text
+from tracer.exporters.format import counted, duration_text, percent_text, scale_for
 from tracer.exporters.levels import IDLE_PARTS, Level
 from tracer.exporters.names import inert, short_kernel
 from tracer.exporters.pauses import Pauses, count_work, find_pauses
@@ -31,6 +31,8 @@ _SOLVES_RATIO = 0.25
 _SECOND_RATIO = 0.15
 # A cost lies between the steps when this share of it does.
 _MOSTLY_RATIO = 0.5
+# A mean cost of this much of the median step is told as a part of the mean step.
+_NEARLY_ALL_RATIO = 0.8
 # A cause of idle is named as the cause when it explains this share of it.
 CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
@@ -70,7 +72,7 @@ def change_sentence(analysis: Analysis, level: Level, shown: Level) -> str:
     told = "" if best is None else _finding_sentence(analysis, shown, best)
     if best is not None and best.worth_ns >= _SOLVES_RATIO * claims(level)[0].ns:
         second = largest_gain(analysis, _SECOND_RATIO, besides=best)
-        named = _title(second, shown) + "." if second is not None else ""
+        named = _title(analysis, second, shown) + "." if second is not None else ""
         return f"{told} {named and 'Next: ' + small(named)}".strip()
     # How idle is spread is known of all steps together.
     advice = _general_advice(analysis, level if claims(shown)[0].kind == "idle" else shown)
@@ -87,7 +89,7 @@ def _says_the_same(advice: str | None, finding: Finding) -> bool:
 
 def _finding_sentence(analysis: Analysis, shown: Level, cost: Cost) -> str:
     finding = cost.finding
-    text = f"{_title(cost, shown)}."
+    text = f"{_title(analysis, cost, shown)}."
     if finding.advice:
         text += f" {instruction(inert(finding.advice))}"
     return text + _gain_clause(analysis, shown, cost)
@@ -100,20 +102,34 @@ def placed(finding: Finding) -> str:
     return f"{text} at {inert(where.file or '')}:{where.line}" if known else text
 
 
-def _title(cost: Cost, shown: Level) -> str:
+def _title(analysis: Analysis, cost: Cost, shown: Level) -> str:
     """The same with its cost."""
     text = placed(cost.finding)
     if cost.finding.cost_ns is not None:
-        text += f" (costs {_amount(cost, cost.finding.cost_ns, shown)}{_apart(cost)})"
+        text += f" (costs {_amount(analysis, cost, cost.finding.cost_ns, shown)}{_apart(cost)})"
     return text
 
 
-def _amount(cost: Cost, ns: int, shown: Level) -> str:
+def _amount(analysis: Analysis, cost: Cost, ns: int, shown: Level) -> str:
     """A cost or a gain as the mean of a step, or all of it where that would be none of a step."""
     if cost.of_steps > 1 and _of_slow_steps(cost, shown):
         return f"{duration_text(ns)} in {cost.of_steps:,} steps"
+    mean = _mean_step(analysis, cost, shown)
+    if mean:
+        scale = scale_for(mean)
+        return f"{scale.text(ns / cost.of_steps)} of {scale.with_unit(mean)} of the mean step"
     each = " a step" if cost.of_steps > 1 else ""
     return f"{duration_text(ns / max(cost.of_steps, 1))}{each}"
+
+
+def _mean_step(analysis: Analysis, cost: Cost, shown: Level) -> float:
+    """How long the mean step is that a cost is told of, beside the median one: more than that one
+    takes would be read as an error. 0 where the cost stands for itself."""
+    told = shown.middle and is_about(cost, shown) and not cost.between_ratio
+    phase = next((p for p in analysis.phases if told and p.name == (shown.phase or "step")), None)
+    if phase is None or (cost.cost_ns or 0) < _NEARLY_ALL_RATIO * shown.per_step(shown.total_ns):
+        return 0
+    return phase.wall_ns * max(shown.devices, 1) / max(phase.steps, 1)
 
 
 def _of_slow_steps(cost: Cost, shown: Level) -> bool:
@@ -139,7 +155,7 @@ def _gain_clause(analysis: Analysis, shown: Level, cost: Cost) -> str:
         left = duration_text(max((turn or shown.per_step(shown.total_ns)) - gain, 0))
         left += " from start to start" if turn else ""
         return f" Without it {level_words(shown).one} takes {left} (-{duration_text(gain)})."
-    return f" That would gain {_amount(cost, cost.finding.gain_ns or 0, shown)}."
+    return f" That would gain {_amount(analysis, cost, cost.finding.gain_ns or 0, shown)}."
 
 
 def instruction(advice: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from tracer.analysis import Analysis
 from tracer.exporters.change import instruction
 from tracer.exporters.costs import NOTABLE_BETWEEN_RATIO, Cost, ranked_costs
+from tracer.exporters.spread import find_spread
 from tracer.exporters.traced import turn_ns
 
 
@@ -38,8 +39,15 @@ def row_of(analysis: Analysis, cost: Cost) -> dict[str, Any]:
     if step_ns is None:
         gain, whole = finding.gain_ns or 0, analysis.window.capacity_ns
         return {**known, "phase": None, "step_ns": None, **_gain(gain, whole)}
-    gain, (phase,) = min(round(cost.gain_ns or 0), step_ns), cost.phases
+    (phase,) = cost.phases
+    gain = min(round((cost.gain_ns or 0) * _of_the_median(analysis, phase)), step_ns)
     return {**known, "phase": phase or None, "step_ns": step_ns - gain, **_gain(gain, step_ns)}
+
+
+def _of_the_median(analysis: Analysis, phase: str) -> float:
+    """What share of a mean over steps the median step has: less, where few take much longer."""
+    spread = find_spread(analysis, phase)
+    return 1.0 if spread is None else min(1.0, spread.median_ns / float(spread.walls.mean()))
 
 
 def _gain(gain_ns: int, whole_ns: int) -> dict[str, Any]:
