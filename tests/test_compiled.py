@@ -253,6 +253,34 @@ def test_interfaces_of_the_compiler_are_listed_for_the_doctor() -> None:
     assert all(interface.found and interface.fallback for interface in listed)
 
 
+def test_a_backward_is_compiled_for_the_function_of_its_forward() -> None:
+    forward = torch.compile(nn.Sequential(OwnModel()), dynamic=False, backend="aot_eager")
+    with trace() as t:
+        for size in (2, 3):
+            forward(prompt(size)).sum().backward()
+    events = t.analysis.trace.table("compile_events")
+    told = [tuple(map(str, row)) for row in events[["kind", "compile_id"]].to_numpy()]
+    kinds = ("compile", "backward", "recompile", "backward")
+    assert told == list(zip(kinds, ("0/0", "0/0", "0/1", "0/1"), strict=True))
+    assert events["function"].nunique() == 1
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, in what it compiles
+def test_breaks_of_earlier_compilations_are_told_beside_their_backwards() -> None:
+    class Broken(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = super().forward(x)
+            torch._dynamo.graph_break()
+            return x * 2
+
+    forward = torch.compile(Broken(4, 4), backend="aot_eager")
+    forward(torch.ones(2, 4)).sum().backward()
+    with trace() as t:
+        forward(torch.ones(2, 4)).sum().backward()
+    found = [f for f in t.analysis.findings if f.rule == "fallback.compile"]
+    assert [f.detail["cause"] for f in found] == ["graph-break"]
+
+
 class Doubled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2

@@ -407,6 +407,24 @@ def test_compiling_again_gains_no_more_than_it_costs() -> None:
     assert fallbacks(analysis)["recompile"].detail["counted_in"] == "gap.compile"
 
 
+def test_the_backward_of_each_version_counts_as_compiling_it_again() -> None:
+    maker = TraceMaker()
+    for step in range(3):
+        at, number = 1000 * step, f"0/{step}"
+        maker.annotation(f"ProfilerStep#{step}", at, 1000)
+        maker.operator("entire_frame_compile (dynamo_timed)", at + 200, 500)
+        maker.launch("k", start=at + 20, run=(at + 25, at + 100))
+        kind = "recompile" if step else "compile"
+        compile_event(maker, kind, at + 200, at + 500, reason="x", compile_id=number)
+        compile_event(maker, "backward", at + 500, at + 700, compile_id=number)
+        maker.launch("k", start=at + 800, run=(at + 805, at + 900))
+    analysis = analyze(maker.build(detail="modules"))
+    (compiled,) = (f for f in analysis.findings if f.rule == "gap.compile")
+    assert (compiled.cost_ns, compiled.gain_ns) == (1_500_000, 1_000_000)
+    assert "compiled again 2 times" in compiled.title
+    assert "Compiling again took 1 ms" in (compiled.advice or "")
+
+
 def test_compiling_that_no_range_shows_is_still_compiling() -> None:
     idle = compiled_trace().gaps
     compiling = idle[idle["cause"] == "compile"]
@@ -445,7 +463,7 @@ def test_the_guard_that_failed_most_often_is_the_reason() -> None:
     grew = "0/{}: tensor 'ids' size mismatch at index 1. expected {}, actual {}"
     sizes = [grew.format(n, 12 + n, 13 + n) for n in range(1, 5)]
     found = again("0/0: tensor 'ids' dtype mismatch. expected Long, actual Int", *sizes)
-    span = "tensor 'ids' size mismatch at index 1. expected 13 to 16, actual 14 to 17"
+    span = "tensor 'ids' size mismatch at index 1: 5 sizes from 13 to 17"
     assert found.title == f"forward is compiled again 5 times, 4 of them: {span}"
     other = "1 of 5: tensor 'ids' dtype mismatch. expected Long, actual Int"
     assert found.detail["reasons"] == [f"4 of 5: {span}", other]

@@ -296,7 +296,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "type": "text",
             "operators": "text",
         },
-        # Live only. What the compiler did. kind: compile, recompile, graph_break, cudagraph_skip,
+        # Live only. What the compiler did. kind: compile, recompile, backward (of the compilation
+        # with the same number, compiled when it is first called), graph_break, cudagraph_skip,
         # recompile_limit (it would have compiled again, and gives up on the function). reason:
         # first line of the compiler's own words, of a limit its name and value and then the guard
         # that failed; end_ns equals start_ns for an instant.

@@ -41,13 +41,14 @@ def compiled_in(trace: Trace, start_ns: int, end_ns: int) -> Where:
 
 def again_ns(trace: Trace, where: Where, start_ns: Longs, end_ns: Longs) -> int | None:
     """How much of these pauses went to what had been compiled before: the first compilation of a
-    function cannot be spared. None where the compiler did not tell what it compiled."""
+    function and the first of its backward cannot be spared. None where the compiler did not tell
+    what it compiled."""
     if where.function is None:
         return None
     table = trace.table("compile_events")
     again = table.duplicated(["kind", "file", "line", "function"])
-    first = ((table["kind"] == "compile") & ~again).to_numpy()
-    mine = table["kind"].isin(["compile", "recompile"]).to_numpy() & ~first
+    first = (table["kind"].isin(["compile", "backward"]) & ~again).to_numpy()
+    mine = table["kind"].isin(["compile", "recompile", "backward"]).to_numpy() & ~first
     start, end = union(table["start_ns"].to_numpy()[mine], table["end_ns"].to_numpy()[mine])
     return int(covered(start_ns, end_ns, start, end).sum())
 

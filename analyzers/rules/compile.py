@@ -39,7 +39,9 @@ def judge_compile(context: Context, analysis: Analysis) -> RuleResult:
     events = _of_what_ran(context, analysis)
     found = [
         *_grouped(events, "graph_break", lambda rows: _break_finding(analysis, rows)),
-        *_grouped(events, "recompile", lambda rows: _recompile_finding(context, analysis, rows)),
+        *_grouped(
+            events, "recompile", lambda rows: _recompile_finding(context, analysis, events, rows)
+        ),
         *_limits(context, analysis, events),
         *_grouped(events, "cudagraph_skip", lambda rows: _skip_finding(analysis, rows)),
     ]
@@ -158,10 +160,18 @@ def _cost(context: Context, rows: pd.DataFrame) -> _Cost:
     return _Cost(int(host.sum()), int(idle[gaps.cause == CAUSE_CODE["compile"]].sum()))
 
 
-def _recompile_finding(context: Context, analysis: Analysis, rows: pd.DataFrame) -> Finding | None:
+def _with_backwards(events: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """These compilations, and those of their backwards."""
+    of_these = (events["kind"] == "backward") & events["compile_id"].isin(rows["compile_id"])
+    return pd.concat([rows, events[of_these]])
+
+
+def _recompile_finding(
+    context: Context, analysis: Analysis, events: pd.DataFrame, rows: pd.DataFrame
+) -> Finding | None:
     if len(rows) <= _USUAL_RECOMPILES:
         return None
-    cost = _cost(context, rows)
+    cost = _cost(context, _with_backwards(events, rows))
     where = _where(rows)
     reasons = reasons_by_count(rows["reason"].astype(str))
     most, told = reasons[0], [f"{r.times} of {len(rows)}: {r.text}" for r in reasons]

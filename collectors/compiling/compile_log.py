@@ -14,6 +14,8 @@ import pandas as pd
 from tracer.events import SIDE_TABLES, make_table
 
 LOGGER = "torch.__trace"
+# The kind of a backward that is compiled apart, at its first call.
+BACKWARD = "backward"
 # What code that was compiled does when it runs is in no metrics; the compiler logs it in words.
 _RUNTIME_LOGGER = "torch._inductor"
 _SKIPPED = re.compile(r"skipping cudagraphs? due to")
@@ -74,9 +76,10 @@ class CompileLog(logging.Handler):
         name = artifact.get("name") if isinstance(artifact, Mapping) else None
         if name == "dynamo_graph_break_reason":
             self.events.append(_graph_break(str(payload), _compile_id(metadata), now_ns))
-        metrics = metadata.get("compilation_metrics")
-        if isinstance(metrics, Mapping):
-            self.events += _compilations(metrics, now_ns)
+        for kind in ("compilation_metrics", "bwd_compilation_metrics"):
+            metrics = metadata.get(kind)
+            if isinstance(metrics, Mapping):
+                self.events += _compilations(metrics, now_ns)
 
     def table(self) -> pd.DataFrame:
         """The table `compile_events`, in order of time, with what lasts of earlier compilations."""
@@ -106,6 +109,8 @@ def earlier_events(kept: Iterable[Mapping[str, Any]]) -> list[CompileEvent]:
     function."""
     last: dict[str, Mapping[str, Any]] = {}
     for values in kept:
+        if values["is_forward"] is False:  # it has the number of its forward
+            continue
         compile_id = str(values["compile_id"])
         anew = compile_id in last and compile_id.endswith("/0") and not values["is_runtime"]
         if anew:  # as after a reset
@@ -132,12 +137,14 @@ def _frame(compile_id: str) -> str:
 
 
 def _placed(event: CompileEvent, known: Iterable[CompileEvent]) -> CompileEvent:
-    """A limit with the function whose earlier versions were compiled: torch gives up before it
-    notes which it is."""
-    if event.kind != "recompile_limit" or event.file:
+    """A limit with the function whose earlier versions were compiled, since torch gives up before
+    it notes which it is; a backward with the function of its forward."""
+    if event.kind not in ("recompile_limit", BACKWARD) or event.file:
         return event
     frame, before = _frame(event.compile_id), event.start_ns
     mine = [e for e in known if _frame(e.compile_id) == frame and e.file and e.start_ns <= before]
+    if event.kind == BACKWARD:
+        mine = [e for e in mine if e.compile_id == event.compile_id]
     if not mine:
         return event
     last = max(mine, key=lambda compiled: compiled.start_ns)
@@ -147,7 +154,7 @@ def _placed(event: CompileEvent, known: Iterable[CompileEvent]) -> CompileEvent:
 _METRICS = (
     *("compile_id", "co_filename", "co_firstlineno", "co_name", "start_time_us", "duration_us"),
     *("recompile_reason", "cudagraph_skip_reason", "restart_reasons", "is_runtime"),
-    "fail_reason",
+    *("fail_reason", "is_forward"),
 )
 
 
@@ -195,8 +202,9 @@ def _compilation(metrics: Mapping[str, Any], now_ns: int) -> CompileEvent:
     start_ns = now_ns if start_us is None else int(start_us) * 1000
     again = _first_line(str(metrics.get("recompile_reason") or "")).partition("  #")[0].strip()
     limit = _limit(str(metrics.get("fail_reason") or ""))
+    forward = "recompile" if again else "compile"
     return CompileEvent(
-        "recompile_limit" if limit else "recompile" if again else "compile",
+        "recompile_limit" if limit else BACKWARD if metrics.get("is_forward") is False else forward,
         start_ns,
         now_ns if took_us is None else start_ns + int(took_us) * 1000,
         str(metrics.get("compile_id") or ""),
