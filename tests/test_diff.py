@@ -512,6 +512,13 @@ def test_layers_of_another_class_may_be_the_change() -> None:
     assert compare(replace(_layers(4), facts=facts), replace(other, facts=facts)).comparable
 
 
+def test_layers_whose_class_is_not_recorded_are_of_no_other_one() -> None:
+    nameless = [{**row, "type": ""} for row in module_rows(4)]
+    other = make_analysis([Step("decode", {"ffn.projection": 10.0})], modules=nameless)
+    assert compare(_layers(4), other).comparable
+    assert compare(other, _layers(4)).comparable
+
+
 def test_inflation_that_is_known_of_one_side_alone_is_a_note() -> None:
     diff = compare(_observed(1.3), steps(10, 11))
     assert diff.comparable

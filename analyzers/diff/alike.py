@@ -88,7 +88,8 @@ def _model_facts(analysis: Analysis) -> dict[str, Any]:
     layers = modules[(modules["role"] == "layer").to_numpy()]
     if len(layers):
         known["layers"] = len(layers)
-        known["layer_class"] = ", ".join(sorted(set(layers["type"].astype(str))))
+        if named := sorted(set(layers["type"].astype(str)) - {""}):
+            known["layer_class"] = ", ".join(named)
     elif facts.get("layers"):
         known["layers"] = int(facts["layers"])
     return known
