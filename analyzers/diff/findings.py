@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 from tracer.analysis import Analysis
 from tracer.analyzers.facts.places import folded
 from tracer.diff_analysis import FindingChange
-from tracer.findings import Finding
+from tracer.findings import Check, Finding
 
 # Details that make findings of one rule different ones.
 _APART = ("cause", "kind", "backend", "op", "group", "device")
@@ -39,9 +39,14 @@ def _looked(analysis: Analysis, finding: Finding) -> tuple[str, str]:
     """Why the rule could not be checked on this side, and why in part alone."""
     if not analysis.accounted:
         return analysis.breakdown_reason, ""
+    return unlooked(analysis.checks, finding.rule)
+
+
+def unlooked(checks: Iterable[Check], rule: str) -> tuple[str, str]:
+    """Why these checks did not look for what a rule finds, and why in part alone."""
     reasons = {"not_checked": "", "partial": ""}
-    for check in analysis.checks:
-        if check.rule == finding.rule and check.status in reasons:
+    for check in checks:
+        if check.rule == rule and check.status in reasons:
             reasons[check.status] = check.reason or check.status.replace("_", " ")
     return reasons["not_checked"], reasons["partial"]
 

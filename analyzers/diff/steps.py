@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +39,11 @@ def phases_of(analysis: Analysis) -> list[str]:
 def pair_phases(before: Analysis, after: Analysis) -> list[tuple[str, str]]:
     """Phases of both sides that are compared. A single phase that is none in particular is taken
     for the single one of the other side: what it is was not seen."""
-    ours, theirs = phases_of(before), phases_of(after)
+    return pair_names(phases_of(before), phases_of(after))
+
+
+def pair_names(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, str]]:
+    """The same for the names of phases, the longest first."""
     common = [(name, name) for name in ours if name in theirs]
     if not common and len(ours) == len(theirs) == 1:
         open_phases = _OPEN_PHASES.get(ours[0], ()), _OPEN_PHASES.get(theirs[0], ())

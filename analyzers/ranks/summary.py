@@ -17,6 +17,7 @@ from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.names.kernel_table import describe
 from tracer.analyzers.ranks.issued import issued_ns
 from tracer.analyzers.rules.judging import steady_steps
+from tracer.analyzers.tables import steady_rows
 from tracer.rank_analysis import ROW, KindTotal, Lane, RankSummary, Rows
 
 # Steps whose times a summary keeps.
@@ -67,6 +68,7 @@ def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummar
         checks=analysis.checks,
         notes=analysis.notes,
         step_times=_step_times(analysis),
+        phase_walls=_phase_walls(analysis),
         device=_device(analysis),
         framework=meta.framework,
     )
@@ -116,6 +118,18 @@ def _step_times(analysis: Analysis) -> Longs:
         counted = (step != NONE) & np.isin(bucket, codes)
         np.add.at(times[:, column], step[counted], ns[counted])
     return times[steady_steps(analysis)][:MOST_STEPS]
+
+
+def _phase_walls(analysis: Analysis) -> dict[str, Longs]:
+    """Wall times of the steady steps of each phase; none of a window that stands for steps."""
+    steps, walls = analysis.steps, analysis.steps["wall_ns"].to_numpy()
+    found = (steps["source"] != "window").to_numpy()
+    phases = steps["phase"].astype(str).to_numpy()
+    rows = {
+        str(phase): steady_rows(steps, found & (phases == phase))
+        for phase in dict.fromkeys(phases[found])
+    }
+    return {phase: walls[chosen][:MOST_STEPS] for phase, chosen in rows.items()}
 
 
 # --- lanes ---------------------------------------------------------------------------------------

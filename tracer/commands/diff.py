@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracer.commands.diff_jobs import compare_jobs_at, is_job
 from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.heap import keep_freed_memory
 from tracer.commands.output import say, wants_color, write_report
@@ -22,6 +23,7 @@ from tracer.errors import NotATraceError, UsageError
 
 if TYPE_CHECKING:
     from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
+    from tracer.job_diff import JobDiff
 
 NAME = "diff"
 HELP = (
@@ -35,8 +37,8 @@ _MOST_NAMED = 4
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `tracer diff`."""
     what = (
-        "a saved run, a PyTorch trace (.json, .json.gz), an export of Nsight Systems (.sqlite) or "
-        "what rocprofv3 wrote (JSON, CSV)"
+        "a saved run, a PyTorch trace (.json, .json.gz), an export of Nsight Systems (.sqlite), "
+        "what rocprofv3 wrote (JSON, CSV), or a directory with the ranks of one job"
     )
     parser.add_argument("before", metavar="A", help=f"the recording before the change: {what}")
     parser.add_argument("after", metavar="B", help="the recording after it")
@@ -54,9 +56,25 @@ def run(args: argparse.Namespace) -> int:
     """Print what changed; returns the exit status."""
     allowed = None if args.max_slowdown is None else parse_percent(args.max_slowdown)
     keep_freed_memory()
+    jobs = [is_job(path) for path in (args.before, args.after)]
+    if any(jobs):
+        return _run_jobs(args, jobs, allowed)
     diff = compare_paths(args.before, args.after, args.capture)
     write_report(_as_json(diff) if args.json else _as_text(diff, args.width))
     return exit_status(diff, allowed)
+
+
+def _run_jobs(args: argparse.Namespace, jobs: Sequence[bool], allowed: Fraction | None) -> int:
+    """The same for jobs of several ranks; a single recording is a job of one."""
+    if args.capture:
+        raise UsageError("--capture is read for one rank alone: give the same one on both sides")
+    sides = zip("AB", (args.before, args.after), jobs, strict=True)
+    places = [path if job else str(_one_recording(side, path)) for side, path, job in sides]
+    job = compare_jobs_at(*places)
+    write_report(_job_as_json(job) if args.json else _job_as_text(job, args.width))
+    if allowed is not None and _job_too_slow(job, allowed):
+        return GATE_FAILED
+    return PARTIAL if job.damaged else 0
 
 
 def parse_percent(text: str) -> Fraction:
@@ -91,8 +109,8 @@ def _one_recording(side: str, path: str) -> Path:
     named = ", ".join(place.name for place in found[:_MOST_NAMED])
     more = ", …" if len(found) > _MOST_NAMED else ""
     raise UsageError(
-        f"{side} {path}: holds {len(found)} recordings ({named}{more}); give one of them, of "
-        "several ranks the same one on both sides"
+        f"{side} {path}: holds {len(found)} recordings ({named}{more}) that are not ranks of one "
+        "job; give one of them"
     )
 
 
@@ -117,6 +135,19 @@ def _as_json(diff: DiffAnalysis) -> str:
     return report_text(to_diff(diff))
 
 
+def _job_as_text(job: JobDiff, width: int | None) -> str:
+    from tracer.exporters.job_text import render_job_diff
+
+    return render_job_diff(job, width=width, color=wants_color())
+
+
+def _job_as_json(job: JobDiff) -> str:
+    from tracer.exporters.diff_json import to_job_diff
+    from tracer.exporters.json_report import report_text
+
+    return report_text(to_job_diff(job))
+
+
 def exit_status(diff: DiffAnalysis, allowed: Fraction | None) -> int:
     """0, 1 when B is slower by more than is allowed, 4 when an input was damaged or cut."""
     if allowed is not None and _too_slow(diff, allowed):
@@ -126,14 +157,24 @@ def exit_status(diff: DiffAnalysis, allowed: Fraction | None) -> int:
 
 def _too_slow(diff: DiffAnalysis, allowed: Fraction) -> bool:
     """Whether the gate fails; says where, and what could not be judged."""
+    return _say_slow(diff, _slow_words(diff.phases, allowed), allowed)
+
+
+def _job_too_slow(job: JobDiff, allowed: Fraction) -> bool:
+    """The same of what the slowest ranks take."""
+    from tracer.exporters.job_verdict import job_phases
+
+    return _say_slow(job.detail, _slow_words(job_phases(job), allowed), allowed)
+
+
+def _slow_words(phases: Iterable[PhaseChange], allowed: Fraction) -> list[str]:
     from tracer.exporters.diff_verdict import slow_words
 
-    slow = [
-        slow_words(change, measure)
-        for change in diff.phases
-        for measure in _judged(change)
-        if is_slower(measure, allowed)
-    ]
+    judged = [(change, measure) for change in phases for measure in _judged(change)]
+    return [slow_words(c, measure) for c, measure in judged if is_slower(measure, allowed)]
+
+
+def _say_slow(diff: DiffAnalysis, slow: list[str], allowed: Fraction) -> bool:
     for words in slow:
         say(f"--max-slowdown {float(100 * allowed):g}%: {words}")
     against = [difference.message for difference in diff.differences if difference.breaks]

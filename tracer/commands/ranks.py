@@ -120,9 +120,7 @@ def report_ranks(
             places, engine, assigned=assigned, with_reports=as_json, progress=progress
         )
         if run.left_out:
-            named = ", ".join(Path(place).name for place in run.left_out[:_MOST_NAMED])
-            more = len(run.left_out) - _MOST_NAMED
-            say(f"left out, of no rank of this run: {named}" + (f", {more} more" * (more > 0)))
+            say(left_out_words(run.left_out))
         if as_json:
             _write_json(run)
         else:
@@ -130,6 +128,13 @@ def report_ranks(
         if html is not None:
             _write_html(run.analysis, html)
         return exit_status(run.analysis, patterns)
+
+
+def left_out_words(places: Sequence[str]) -> str:
+    """Files that are no ranks of the run."""
+    named = ", ".join(Path(place).name for place in places[:_MOST_NAMED])
+    more = len(places) - _MOST_NAMED
+    return f"left out, of no rank of this run: {named}" + (f", {more} more" * (more > 0))
 
 
 def ranks_document(places: Sequence[str], engine: Engine) -> str:

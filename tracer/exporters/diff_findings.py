@@ -9,6 +9,8 @@ from tracer.diff_analysis import DiffAnalysis, FindingChange
 from tracer.exporters.costs import Cost, cost_of
 from tracer.exporters.diff_promises import Prediction, prediction_of
 from tracer.findings import Finding
+from tracer.job_diff import JobChange
+from tracer.rank_analysis import RankAnalysis, RankResult
 
 _MOSTLY_RATIO = 0.5
 
@@ -37,6 +39,42 @@ def cost_changes(diff: DiffAnalysis) -> list[CostChange]:
     promised = {id(change): prediction_of(diff, change) for change in diff.findings}
     rows = [_cost_change(diff, change, promised) for change in diff.findings]
     return sorted(rows, key=_order)
+
+
+def rank_cost_changes(change: JobChange) -> list[CostChange]:
+    """The findings across the ranks of both jobs, ordered alike; their cost is that of a step where
+    the rank that has it has steps on both sides."""
+    each = all(rank.summary.steps for job in (change.before, change.after) for rank in job.ranks)
+    rows = [
+        CostChange(
+            found,
+            _rank_cost(change.before, found.before, found.unseen, each),
+            _rank_cost(change.after, found.after, found.unseen, each),
+            each,
+            None,
+        )
+        for found in change.findings
+    ]
+    return sorted(rows, key=_order)
+
+
+def _rank_cost(
+    job: RankAnalysis, finding: Finding | None, unseen: str, each_step: bool
+) -> float | None:
+    if finding is None:
+        return None if unseen else 0.0
+    if finding.cost_ns is None or not each_step:
+        return finding.cost_ns
+    steps = {rank.summary.rank: rank.summary.steps for rank in job.ranks}
+    return finding.cost_ns / steps.get(finding.detail.get("rank", -1), max(steps.values()))
+
+
+def wait_ns(rank: RankResult) -> float | None:
+    """How long a rank waits for others a step, but for the call in which they entered the window;
+    in all where it has no steps. None: not known."""
+    if rank.wait_ns is None:
+        return None
+    return max(rank.wait_ns - rank.entry_wait_ns, 0) / max(rank.summary.steps, 1)
 
 
 def _order(row: CostChange) -> tuple[bool, float]:

@@ -6,14 +6,71 @@ from typing import Any
 
 from tracer.analysis import Analysis
 from tracer.diff_analysis import DiffAnalysis, Difference, Measure, Named, PhaseChange, Side
-from tracer.exporters.diff_findings import CostChange, cost_changes
+from tracer.exporters.diff_findings import CostChange, cost_changes, rank_cost_changes, wait_ns
 from tracer.exporters.diff_levels import Bucket, buckets_of
 from tracer.exporters.diff_promises import Prediction
 from tracer.exporters.json_report import finding_json, plain, source_json
+from tracer.job_diff import JobDiff, JobPhase, RankChange
+from tracer.rank_analysis import RankAnalysis
 from tracer.version import VERSION
 
 SCHEMA = "tracer.diff/1"
 _PARTS = "of parts of a step the medians alone are known"
+
+
+def to_job_diff(job: JobDiff) -> dict[str, Any]:
+    """The comparison of two jobs: that of the rank that tells most, and of all beside it."""
+    change = job.change
+    return {
+        **to_diff(job.detail),
+        "comparable": job.comparable,
+        "job": {
+            "before": _job(job.before, change.before),
+            "after": _job(job.after, change.after),
+            "rank": change.led,
+            "why": change.why,
+            "phases": [_job_phase(phase) for phase in change.phases],
+            "ranks": [_rank(rank) for rank in change.ranks],
+            "only_before": list(change.only_before),
+            "only_after": list(change.only_after),
+            "findings": [_finding(row) for row in rank_cost_changes(change)],
+        },
+    }
+
+
+def _job(path: str, analysis: RankAnalysis) -> dict[str, Any]:
+    return {
+        "path": path,
+        "ranks": [rank.summary.rank for rank in analysis.ranks],
+        "integrity": analysis.integrity_status,
+    }
+
+
+def _job_phase(phase: JobPhase) -> dict[str, Any]:
+    return {
+        "phase": _phase_name(phase.phase),
+        "slowest_before": phase.slowest[0],
+        "slowest_after": phase.slowest[1],
+        "step": _measure(phase.step),
+    }
+
+
+def _rank(rank: RankChange) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "before_path": rank.before.summary.path,
+        "after_path": rank.after.summary.path,
+        "phases": [
+            {"phase": _phase_name(phase), "step": _measure(step)}
+            for phase, step in rank.steps.items()
+        ],
+        "before_wait_ns": _rounded(wait_ns(rank.before)),
+        "after_wait_ns": _rounded(wait_ns(rank.after)),
+    }
+
+
+def _phase_name(phase: str | None) -> str | None:
+    return phase or ("step" if phase == "" else None)
 
 
 def to_diff(diff: DiffAnalysis) -> dict[str, Any]:
@@ -30,6 +87,7 @@ def to_diff(diff: DiffAnalysis) -> dict[str, Any]:
         "only_before": list(diff.only_before),
         "only_after": list(diff.only_after),
         "findings": [_finding(row) for row in cost_changes(diff)],
+        "job": None,
     }
 
 
@@ -59,7 +117,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
 def _phase(diff: DiffAnalysis, change: PhaseChange) -> dict[str, Any]:
     buckets = buckets_of(change)
     return {
-        "phase": change.phase or ("step" if change.phase == "" else None),
+        "phase": _phase_name(change.phase),
         "basis": _basis(change),
         "before": _side(change.before),
         "after": _side(change.after),

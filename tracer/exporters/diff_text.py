@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
@@ -49,17 +49,26 @@ def render_diff(
     """The comparison as text; arguments as for the report of one recording."""
     page, costs = page_of(width, ascii), cost_changes(diff)
     lines = paragraph(page, diff_verdict(diff, costs), style="bold")
-    lines += [*_source(page, "A", diff.before), *_source(page, "B", diff.after)]
+    return shown(page, [*lines, *diff_lines(page, diff, costs)], color)
+
+
+def diff_lines(page: Page, diff: DiffAnalysis, costs: Sequence[CostChange]) -> list[Text]:
+    """What is compared, and all that changed: the report without its answer."""
+    lines = [*_source(page, "A", diff.before), *_source(page, "B", diff.after)]
     sections = [section(page, diff) for section in _SECTIONS]
-    sections.append(_finding_lines(page, costs) if diff.phases else _untold_lines(page))
+    sections.append(finding_lines(page, costs) if diff.phases else _untold_lines(page))
     for made in sections:
         lines += [Text(), *made] if made else []
-    return shown(page, lines, color)
+    return lines
 
 
 def _source(page: Page, side: str, analysis: Analysis) -> list[Text]:
-    items = page_separator(page).join(head_items(analysis))
-    return paragraph(page, f"{side}: {items}", style="dim")
+    return source_line(page, side, head_items(analysis))
+
+
+def source_line(page: Page, side: str, items: Iterable[str]) -> list[Text]:
+    """What one side is."""
+    return paragraph(page, f"{side}: {page_separator(page).join(items)}", style="dim")
 
 
 def _difference_lines(page: Page, diff: DiffAnalysis) -> list[Text]:
@@ -114,17 +123,17 @@ def _step_rows(page: Page, change: PhaseChange) -> Iterator[list[str]]:
     before, after = change.before, change.after
     name = "whole recording" if change.phase is None else page.name(change.phase) or "step"
     steps = f"{before.steps:,} / {after.steps:,}" if before.steps else UNKNOWN
-    yield [name, *_measured(change.step), steps, _speeds(before, after)]
+    yield [name, *measured_cells(change.step), steps, _speeds(before, after)]
     for part in change.parts:
         measure = Measure(part.before_ns, part.after_ns)
         label = page.name(part.name.removeprefix(f"{change.phase}."))
-        yield [f"  {label}", *_measured(measure)[:4], "", "", ""]
+        yield [f"  {label}", *measured_cells(measure)[:4], "", "", ""]
     turn = told_turn(change)
     if turn is not None:
-        yield ["  start to start", *_measured(turn), "", ""]
+        yield ["  start to start", *measured_cells(turn), "", ""]
 
 
-def _measured(measure: Measure) -> list[str]:
+def measured_cells(measure: Measure) -> list[str]:
     change = change_text(measure.change_ns) if measure.change_ns else "0"
     percent = change_percent_text(measure.change_ratio) if measure.change_ns else ""
     times = [duration_text(measure.before_ns), duration_text(measure.after_ns)]
@@ -152,7 +161,7 @@ def _unprofiled_rows(diff: DiffAnalysis) -> list[list[str]]:
     if ours is None or theirs is None or ours.phase != theirs.phase:
         return []
     measure = Measure(ours.unprofiled_step_ns, theirs.unprofiled_step_ns)
-    return [["not profiled", *_measured(measure)[:4], "", "", ""]]
+    return [["not profiled", *measured_cells(measure)[:4], "", "", ""]]
 
 
 # --- where it went -------------------------------------------------------------------------------
@@ -355,7 +364,7 @@ def _kernel_lines(page: Page, diff: DiffAnalysis) -> list[Text]:
         for row, name in zip(rows, names, strict=True)
     ]
     lines = table(page, columns, cells, identities=[row.name for row in rows])
-    return [heading(title, _kernel_note(page, change, len(rows))), *lines]
+    return [*titled(page, title, _kernel_note(page, change, len(rows))), *lines]
 
 
 def _calls(change: PhaseChange, row: Named) -> list[str]:
@@ -377,14 +386,14 @@ def _kernel_note(page: Page, change: PhaseChange, count: int) -> str:
 # --- findings ------------------------------------------------------------------------------------
 
 
-def _finding_lines(page: Page, costs: Sequence[CostChange]) -> list[Text]:
+def finding_lines(page: Page, costs: Sequence[CostChange], title: str = "FINDINGS") -> list[Text]:
     """The findings that went, came or stayed, each with its cost before and after."""
     if not costs:
-        return titled(page, "FINDINGS", "none in A and none in B")
+        return titled(page, title, "none in A and none in B")
     chosen = costs[:_MOST_FINDINGS]
     columns = [Column(title) for title in ("cost A", "B", "change")]
     titles, *numbers = table(page, columns, [_costs(row) for row in chosen])
-    lines = [_beside(page, heading("FINDINGS", _finding_counts(costs)), titles)]
+    lines = _heads(page, heading(title, _finding_counts(costs)), titles)
     for row, line in zip(chosen, numbers, strict=True):
         status = row.change.status.replace("_", " ")
         name = (
@@ -452,6 +461,12 @@ def _sure_words(row: CostChange) -> Iterator[str]:
         yield f"checked in part in {side}: {inert(change.unsure)}"
     if row.prediction is not None:
         yield f"{promise_text(row.prediction)}. How it was predicted: {inert(row.prediction.basis)}"
+
+
+def _heads(page: Page, left: Text, right: Text) -> list[Text]:
+    """A heading and the titles of columns at its right, below it where they do not fit."""
+    fits = left.cell_len + right.cell_len < page.width
+    return [_beside(page, left, right)] if fits else [left, _beside(page, Text(), right)]
 
 
 def _beside(page: Page, left: Text, right: Text) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -41,10 +41,11 @@ def diff_verdict(diff: DiffAnalysis, costs: Sequence[CostChange]) -> str:
     if not diff.phases:
         return f"A and B cannot be compared: {_why_not(diff)}."
     if is_unlike(diff):
-        return " ".join((*_caution(diff), *map(_side_by_side, diff.phases)))
+        return " ".join((*_caution(diff), *map(side_by_side, diff.phases)))
     main, *others = diff.phases
-    sentences = [f"{_answer(main)}{_parts_clause(main, costs)}."]
-    sentences += [_second(change) for change in others]
+    parts = parts_words(main, costs)
+    sentences = [f"{answer_words(main)}{f'; {parts}' if parts else ''}."]
+    sentences += [second_words(change) for change in others]
     sentences += _other_findings(main, costs)
     sentences += _promise(costs) if diff.comparable else ()
     return " ".join((*_caution(diff), *sentences))
@@ -67,30 +68,41 @@ def _is_unlike(difference: Difference) -> bool:
 
 def _caution(diff: DiffAnalysis) -> Iterator[str]:
     """What stands against the comparison is said before its answer."""
-    against = sorted((d for d in diff.differences if d.breaks), key=_weight)
+    against = against_words(diff)
     if against:
-        first = inert(against[0].message).rstrip(".")
-        more = f", and {len(against) - 1} more below" if len(against) > 1 else ""
-        what = "A and B cannot be compared" if _is_unlike(against[0]) else "Not like with like"
-        yield f"{what} ({first}{more})."
+        yield caution_words(against, is_unlike(diff))
+
+
+def against_words(diff: DiffAnalysis, besides: Collection[str] = ()) -> list[str]:
+    """What stands against the comparison, the weightiest first, but for rules that are told."""
+    against = sorted((d for d in diff.differences if d.breaks), key=_weight)
+    return [inert(d.message).rstrip(".") for d in against if d.rule not in besides]
+
+
+def caution_words(against: Sequence[str], unlike: bool) -> str:
+    """The sentence before the answer. `unlike`: the first of these makes it none of a change."""
+    more = f", and {len(against) - 1} more below" if len(against) > 1 else ""
+    what = "A and B cannot be compared" if unlike else "Not like with like"
+    return f"{what} ({against[0]}{more})."
 
 
 def _weight(difference: Difference) -> int:
     return _UNLIKE.index(difference.rule) if _is_unlike(difference) else len(_UNLIKE)
 
 
-def _side_by_side(change: PhaseChange) -> str:
+def side_by_side(change: PhaseChange) -> str:
     """The times of two programs: none is before or after the other."""
     one = capital(words_of(change).one if change.phase is not None else "the whole recording")
     times = duration_text(change.step.before_ns), duration_text(change.step.after_ns)
     return f"{one} takes {times[0]} in A, {times[1]} in B."
 
 
-def _answer(change: PhaseChange) -> str:
+def answer_words(change: PhaseChange) -> str:
+    """Whether B is faster, and by what."""
     measure, turn = leading(change)
     words = words_of(change)
     apart = " from start to start" if turn else ""
-    times = _times(measure)
+    times = times_words(measure)
     if not measure.change_ns:
         took = duration_text(measure.after_ns)
         return f"Nothing changed: {words.one}{apart} takes {took} in A and in B"
@@ -102,7 +114,7 @@ def _answer(change: PhaseChange) -> str:
         return f"{capital(words.one)} {times}, but {_pace_words(change.pace)}"
     each = f" {words.one}" if change.phase is not None else ""
     pace = "" if change.pace is None else _pace_words(change.pace)
-    aside = [_unsure(measure), pace, f"the step itself {_times(change.step)}" if turn else ""]
+    aside = [_unsure(measure), pace, f"the step itself {times_words(change.step)}" if turn else ""]
     return f"B is {_faster(measure)}{each}{apart}: {times}{_in_brackets(*aside)}"
 
 
@@ -126,7 +138,7 @@ def _faster(measure: Measure) -> str:
     return f"{percent_text(abs(ratio))} {'faster' if ratio < 0 else 'slower'}"
 
 
-def _times(measure: Measure) -> str:
+def times_words(measure: Measure) -> str:
     """`4.10 -> 3.62 ms`."""
     before, after = measure.before_ns, measure.after_ns
     scale = scale_for(min(before, after) or max(before, after))
@@ -135,11 +147,11 @@ def _times(measure: Measure) -> str:
     return f"{scale.text(before)} -> {scale.with_unit(after)}"
 
 
-def _second(change: PhaseChange) -> str:
+def second_words(change: PhaseChange) -> str:
     """Another phase in short."""
     measure, turn = leading(change)
     words = words_of(change)
-    text = f"{capital(words.one)}{' from start to start' if turn else ''} {_times(measure)}"
+    text = f"{capital(words.one)}{' from start to start' if turn else ''} {times_words(measure)}"
     if not measure.change_ns:
         return f"{capital(words.one)} takes {duration_text(measure.after_ns)} in both."
     if measure.within_scatter:
@@ -158,19 +170,19 @@ def _pace_words(pace: float) -> str:
 def slow_words(change: PhaseChange, measure: Measure) -> str:
     """Why a gate fails: how much longer a step takes, and whether that may be chance."""
     one = words_of(change).one + (" from start to start" if measure is change.turn else "")
-    text = f"{one} is {_faster(measure)} in B, {_times(measure)}"
+    text = f"{one} is {_faster(measure)} in B, {times_words(measure)}"
     return f"{text}, within the scatter of the steps" if measure.within_scatter else text
 
 
 # --- what it went to -----------------------------------------------------------------------------
 
 
-def _parts_clause(change: PhaseChange, costs: Sequence[CostChange]) -> str:
+def parts_words(change: PhaseChange, costs: Sequence[CostChange]) -> str:
+    """What the change went to, with the findings that went or came; "" where that is not told."""
     parts = told_parts(change)
     if change.pace is not None:  # all that runs in the step changed alike
         parts = [bucket for bucket in parts if bucket.group == BETWEEN]
-    told = [_part_words(change, bucket, costs) for bucket in parts]
-    return f"; {', '.join(told)}" if told else ""
+    return ", ".join(_part_words(change, bucket, costs) for bucket in parts)
 
 
 def told_parts(change: PhaseChange) -> list[Bucket]:

@@ -58,10 +58,11 @@ def render_ranks(
 
 def _sources(analysis: RankAnalysis, page: Page) -> str:
     separator = ", " if page.ascii else " · "
-    return separator.join(_source_items(analysis)) or "no recordings"
+    return separator.join(source_items(analysis)) or "no recordings"
 
 
-def _source_items(analysis: RankAnalysis) -> Iterator[str]:
+def source_items(analysis: RankAnalysis) -> Iterator[str]:
+    """What was recorded: ranks, devices, hosts, framework, time."""
     summaries = [rank.summary for rank in analysis.ranks]
     if not summaries:
         return
@@ -158,7 +159,7 @@ def _group_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
         [
             page.name(group.name or "(unnamed)"),
             group.kind or UNKNOWN,
-            _members(group.members),
+            members_text(group.members),
             count_text(group.count),
             ", ".join(group.ops),
         ]
@@ -169,7 +170,7 @@ def _group_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     return [heading("PROCESS GROUPS", note), *table(page, columns, rows)]
 
 
-def _members(ranks: Sequence[int]) -> str:
+def members_text(ranks: Sequence[int]) -> str:
     """`0-7`, `0, 2, 4`."""
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
         return f"{ranks[0]}-{ranks[-1]}"
@@ -269,7 +270,7 @@ def _single_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     rows = [
         [
             rule,
-            _members(sorted({rank for _, rank in costs})),
+            members_text(sorted({rank for _, rank in costs})),
             scale.text(max(costs)[0]),
             str(max(costs)[1]),
         ]
@@ -350,7 +351,7 @@ def _notes_of_ranks(analysis: RankAnalysis) -> list[Note]:
             if note.partial:
                 lossy.setdefault(note.rule, []).append(rank.summary.rank)
     return [
-        Note(rule, f"on {'rank' if len(ranks) == 1 else 'ranks'} {_members(ranks)}", len(ranks))
+        Note(rule, f"on {'rank' if len(ranks) == 1 else 'ranks'} {members_text(ranks)}", len(ranks))
         for rule, ranks in lossy.items()
     ]
 

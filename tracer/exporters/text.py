@@ -88,11 +88,14 @@ def render_texts(
     _, names = place_names(analyses)
     titles = [f"{n} of {len(names)}: {page.name(name)}" for n, name in enumerate(names, 1)]
     index = shown(page, index_lines(page, analyses, list(map(_answer, analyses))), color)
-    parts = (f"\n{_rule(page, title)}\n{text}" for title, text in zip(titles, texts, strict=True))
+    parts = (
+        f"\n{rule_line(page, title)}\n{text}" for title, text in zip(titles, texts, strict=True)
+    )
     return index + "".join(parts)
 
 
-def _rule(page: Page, title: str) -> str:
+def rule_line(page: Page, title: str) -> str:
+    """A title as a line across the page."""
     sign = "=" if page.ascii else "═"
     begun = f"{sign * 2} {title} "
     return begun + sign * max(page.width - cell_len(begun), 0)
