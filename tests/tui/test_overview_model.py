@@ -149,6 +149,9 @@ def test_shares_of_siblings_and_self_sum_to_the_parent() -> None:
         if below and not row.own:
             assert sum(other.share for other in below) == row.share
             assert sum(other.device_ns for other in below) == row.device_ns
+    root = rows[0]
+    window = index.analysis.window.capacity_ns
+    assert root.share == round(1000 * root.device_ns / window) < 1000
     assert any(row.own for row in rows) or all(
         index.total(row.node, "self_device_ns") == 0 or not row.node.children for row in rows
     )

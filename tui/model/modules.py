@@ -51,7 +51,7 @@ class TreeRow:
     depth: int
     own: bool
     device_ns: int
-    share: int  # in tenths of a percent of the root's time; siblings add up to their parent
+    share: int  # in tenths of a percent of the window; siblings add up to their parent
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,8 @@ def shown_rows(index: ModuleIndex, opened: frozenset[str], apart: frozenset[str]
     """The rows of the tree. `opened`: nodes whose children are shown; `apart`: folded nodes whose
     modules are shown one by one."""
     totals = [index.total(root, "device_ns") for root in index.roots]
-    quanta = shares(totals, _QUANTA) if sum(totals) else [0] * len(totals)
+    rest = max(index.analysis.window.capacity_ns - sum(totals), 0)
+    quanta = shares([*totals, rest], _QUANTA)[:-1]
     rows: list[TreeRow] = []
     for root, share in zip(index.roots, quanta, strict=True):
         rows += _rows(index, root, 0, share, opened, apart)
@@ -198,11 +199,12 @@ def modules_table(look: Look, index: ModuleIndex, rows: list[TreeRow]) -> Table:
     calls = np.array([_unless_own(index, row, "calls") for row in rows], dtype=np.int64)
     scale = table_scale(float(device.max(initial=0)))
     host_scale = table_scale(float(host.max(initial=0)))
+    whole = max(sum(index.total(root, "device_ns") for root in index.roots), 1)
     shown = [index.analysis.accounted and _measured(index, row) for row in rows]
     seen = [row.own or index.seen(row.node, "calls") for row in rows]
     times = "device" if index.analysis.window.devices else "operators"
     columns = [
-        Column("module", "module", [_label(look, row) for row in rows], np.arange(len(rows)),
+        Column("module", "module", [_label(look, index, row) for row in rows], np.arange(len(rows)),
                "left", flexible=True),
         Column("role", "role", [_role(index, row) for row in rows], None, "left", rank=3),
         Column("device", f"{times} {scale.unit}",
@@ -215,7 +217,7 @@ def modules_table(look: Look, index: ModuleIndex, rows: list[TreeRow]) -> Table:
         Column("share", "share",
                [_share(row) if known else UNKNOWN for row, known in zip(rows, shown, strict=True)],
                device),
-        Column("bar", "", [share_bar(look, row.share / _QUANTA, _SHARE_WIDTH) for row in rows],
+        Column("bar", "", [share_bar(look, row.device_ns / whole, _SHARE_WIDTH) for row in rows],
                device, "left", rank=4),
     ]  # fmt: skip
     return Table(
@@ -250,13 +252,13 @@ def _share(row: TreeRow) -> str:
     return "<0.1 %" if not row.share and row.device_ns else f"{row.share / 10:.1f} %"
 
 
-def _label(look: Look, row: TreeRow) -> str:
+def _label(look: Look, index: ModuleIndex, row: TreeRow) -> str:
     indent = "  " * row.depth
     if row.own:
         return f"{indent}(self)"
     times = look.sign("×", "x")
     many = f" {times} {len(row.node.rows)}" if row.node.folds else ""
-    name = row.node.label or "(root)"
+    name = row.node.label or _type(index, row.node) or "(root)"
     return f"{indent}{look.name(name)}{many}"
 
 
