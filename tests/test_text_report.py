@@ -511,6 +511,29 @@ def test_like_modules_fold() -> None:
     assert visible_rows(roots, 3) == visible_rows(roots, 1)
 
 
+def test_modules_named_by_class_and_order_of_call_fold_where_they_lie_alike() -> None:
+    """As frames of Python name them: two layers, each with a norm, and one norm after them."""
+    tree = [
+        ("Net_0", -1, 9),
+        ("Layer_0", 0, 5),
+        ("Norm_0", 1, 2),
+        ("Layer_1", 0, 3),
+        ("Norm_1", 3, 1),
+        ("Norm_2", 0, 1),
+    ]
+    rows = [
+        {"path": name, "type": name[:-2], "parent": parent, "calls": 1, "device_ns": ns}
+        for name, parent, ns in tree
+    ]
+    shown = visible_rows(fold_modules(make_analysis([], modules=rows).modules), 20)
+    assert [(row.depth, row.node.label, row.node.modules, row.device_ns) for row in shown] == [
+        (0, "Net_0", 1, 9),
+        (1, "Layer_*", 2, 8),
+        (2, "Norm_*", 2, 3),
+        (1, "Norm_2", 1, 1),
+    ]
+
+
 def test_lists_of_modules_that_are_never_called_leave_the_tree() -> None:
     rows = [
         {"path": "layers", "parent": -1, "calls": 0, "device_ns": 20, "self_device_ns": 0},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 _NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
+_COUNTED = re.compile(r"_\d+$")
 
 
 @dataclass
@@ -42,18 +44,46 @@ class TreeRow:
         return self.node.self_ns if self.own else self.node.device_ns
 
 
+def folded_paths(modules: pd.DataFrame) -> list[str]:
+    """The path of each module with its numbers replaced, so that like modules share it. A name by
+    class and order of call (`MLP_3`) says nothing of its place: like ones lie in like modules."""
+    kinds = [f"{kind}_*" for kind in modules["type"].astype(str).tolist()]
+    paths, parents = modules["path"].astype(str).tolist(), modules["parent"].tolist()
+    counted = [_COUNTED.sub("_*", path) == kind for path, kind in zip(paths, kinds, strict=True)]
+    if not any(counted):
+        return [_NUMBER.sub("*", path) for path in paths]
+    places = _places(kinds, parents)
+    alike = Counter(place for place, by_call in zip(places, counted, strict=True) if by_call)
+    return [
+        place if by_call and alike[place] > 1 else path if by_call else _NUMBER.sub("*", path)
+        for path, place, by_call in zip(paths, places, counted, strict=True)
+    ]
+
+
+def _places(names: Sequence[str], parents: Sequence[int]) -> list[str]:
+    """The names from the root down to each row."""
+    out: list[str] = []
+    for row in range(len(names)):
+        around, at = [names[row]], parents[row]
+        while at >= 0:
+            around.append(names[at])
+            at = parents[at]
+        out.append(".".join(reversed(around)))
+    return out
+
+
 def fold_modules(modules: pd.DataFrame) -> list[Node]:
     """The roots of the folded tree, the heaviest first at each level."""
     nodes: dict[str, Node] = {}
-    folded_paths = [_NUMBER.sub("*", path) for path in modules["path"].tolist()]
+    folded = folded_paths(modules)
     parents = modules["parent"].tolist()
     columns = ("type", "role", "device_ns", "self_device_ns", "host_ns", "calls", "kernels")
     rows = zip(*(modules[name].tolist() for name in columns), strict=True)
     roots: list[Node] = []
-    for path, parent, row in zip(folded_paths, parents, rows, strict=True):
-        above = folded_paths[parent] if parent >= 0 else None
+    for path, parent, row in zip(folded, parents, rows, strict=True):
+        above = folded[parent] if parent >= 0 else None
         if path not in nodes:
-            nodes[path] = Node(path, _label(path, above), row[0], row[1])
+            nodes[path] = Node(path, own_label(path, above), row[0], row[1])
             siblings = roots if above is None or above not in nodes else nodes[above].children
             siblings.append(nodes[path])
         _add(nodes[path], row)
@@ -76,10 +106,11 @@ def _without_lists(nodes: Sequence[Node]) -> list[Node]:
     return kept
 
 
-def _label(path: str, above: str | None) -> str:
+def own_label(path: str, above: str | None) -> str:
+    """What the path of a module adds to that of the module around it."""
     if above and path.startswith(f"{above}."):
         return path[len(above) + 1 :]
-    return path
+    return path.rpartition(".")[2] if path.endswith("_*") else path
 
 
 def _add(node: Node, row: Sequence[int]) -> None:

@@ -13,10 +13,10 @@ from rich.text import Text
 from tracer.analysis import BUCKETS, GROUPS, HOW, Analysis
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.exporters.format import UNKNOWN, duration_text, percent_text, table_scale
+from tracer.exporters.module_tree import folded_paths
 from tracer.exporters.names import short_kernel
 from tracer.tui.look import Look
 from tracer.tui.model.lines import BOLD, DIM, Line, Target, heading, labelled, plain, wrapped
-from tracer.tui.model.modules import fold_path
 from tracer.tui.model.places import ModulePath, Moment
 from tracer.tui.model.signs import group_styles, load_signs, share_bar
 from tracer.tui.model.table import Column, Table, cut
@@ -177,10 +177,10 @@ def _module_lines(
     if not bool(known.any()):
         return [plain(), plain("   module: none recorded", DIM)]
     sums = np.bincount(modules[known], weights=durations[works][known])
-    paths = analysis.modules["path"].astype(str).tolist()
+    paths = folded_paths(analysis.modules)
     folded: Counter[str] = Counter()
     for module in np.flatnonzero(sums).tolist():
-        folded[fold_path(paths[module])] += round(float(sums[module]))
+        folded[paths[module]] += round(float(sums[module]))
     many = int((sums > 0).sum())
     lines = [plain(), heading("MODULES", f"{many:,} in all" if many > 1 else "", width)]
     for path, total_ns in folded.most_common(_MOST_MODULES):

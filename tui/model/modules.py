@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +12,7 @@ from rich.text import Text
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.exporters.format import UNKNOWN, duration_text, percent_text, shares, table_scale
+from tracer.exporters.module_tree import folded_paths, own_label
 from tracer.exporters.names import short_kernel
 from tracer.findings import Where
 from tracer.tui.look import Look
@@ -22,7 +22,6 @@ from tracer.tui.model.signs import share_bar
 from tracer.tui.model.source import source_lines
 from tracer.tui.model.table import Column, Table, cut
 
-_NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 _MOST_KERNELS = 10
 _SHARE_WIDTH = 8
 _QUANTA = 1000
@@ -113,24 +112,16 @@ class ModuleIndex:
         return node
 
 
-def fold_path(path: str) -> str:
-    """A path with its numbers replaced, so that like modules are one."""
-    return _NUMBER.sub("*", path)
-
-
 def build_modules(analysis: Analysis) -> ModuleIndex:
     """Fold the modules of an analysis."""
-    paths = analysis.modules["path"].astype(str).tolist()
     parents = analysis.modules["parent"].tolist()
-    folded = [fold_path(path) for path in paths]
+    folded = folded_paths(analysis.modules)
     nodes: dict[str, Node] = {}
     index = ModuleIndex(analysis, [])
     for row, (path, parent) in enumerate(zip(folded, parents, strict=True)):
         above = nodes.get(folded[parent]) if parent >= 0 else None
         if path not in nodes:
-            inside = above is not None and path.startswith(f"{above.path}.")
-            label = path[len(above.path) + 1 :] if above is not None and inside else path
-            nodes[path] = Node(path, label)
+            nodes[path] = Node(path, own_label(path, above.path if above else None))
             (index.roots if above is None else above.children).append(nodes[path])
         nodes[path].rows.append(row)
     _sort(index, index.roots)
