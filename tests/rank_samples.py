@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.make_traces import TraceMaker
+from tests.make_traces import MAIN_THREAD, TraceMaker
 from tracer.events import Trace
 from tracer.rank_analysis import RankAnalysis
 from tracer.ranks.local import LocalEngine
@@ -57,11 +57,13 @@ def rank_trace(
     group: bool = True,
     steps: Sequence[tuple[float, float]] = (),
     stream: int = COMM_STREAM,
+    tokens: int = 0,
     **meta: Any,
 ) -> Trace:
     """The recording of one rank: its collectives, and before each what it did until it entered.
 
     `busy`: the kernel that fills that time on some ranks; on the others the host is late.
+    `tokens`: those of each step, which is then a call of a model.
     """
     maker = TraceMaker(base_ns=BASE_NS)
     free = 0.0
@@ -98,7 +100,12 @@ def rank_trace(
         )
         free = call.ends
     for number, (begin, end) in enumerate(steps):
-        maker.annotation(f"ProfilerStep#{number}", begin, end - begin)
+        if not tokens:
+            maker.annotation(f"ProfilerStep#{number}", begin, end - begin)
+            continue
+        times = {"start_ns": BASE_NS + int(begin * 1000), "end_ns": BASE_NS + int(end * 1000)}
+        facts: dict[str, Any] = {"batch": 1, "tokens": tokens, "thread": MAIN_THREAD}
+        maker.side("root_calls", root="", type="Net", **facts, **times)
     return maker.build(rank=rank, world_size=world, backend="nccl", **meta)
 
 

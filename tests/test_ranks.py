@@ -294,6 +294,32 @@ def test_who_waits_itself_is_not_to_blame(tmp_path: Path) -> None:
     assert {f.detail["rank"] for f in analysis.findings} == {0}
 
 
+@pytest.mark.parametrize(
+    ("tokens", "said", "advised", "gains"),
+    [
+        ((500, 1000), "2.00 times the tokens of rank 0, 1,000 beside 500", "Shuffle before", 0.5),
+        ((500, 500), "as many tokens, 500 beside 500", "Its share of the work is no larger", 1.0),
+        ((0, 0), "", "whether its share of the work is larger", 1.0),
+    ],
+)
+def test_a_rank_that_computes_longer_is_told_beside_its_tokens(
+    tmp_path: Path, tokens: tuple[int, int], said: str, advised: str, gains: float
+) -> None:
+    steps = [(5000.0 * k, 5000.0 * k + 4900) for k in range(20)]
+    calls = [Call({0: at + 1000, 1: at + 2000}, at + 2100) for at, _ in steps]
+    for rank in (0, 1):
+        trace = rank_trace(
+            rank, 2, calls, busy={0: "gemm", 1: "gemm"}, steps=steps, tokens=tokens[rank]
+        )
+        save_run(trace, tmp_path / f"rank{rank}")
+    (finding,) = compared(tmp_path).findings
+    assert finding.detail["rank"] == 1
+    assert said in finding.title
+    assert ("tokens" in finding.title) == bool(said)
+    assert advised in (finding.advice or "")
+    assert finding.gain_ns == round(gains * (finding.cost_ns or 0))
+
+
 # --- slower, or only behind ----------------------------------------------------------------------
 
 

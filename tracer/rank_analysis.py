@@ -99,6 +99,7 @@ class RankSummary:
     checks: tuple[Check, ...]
     notes: tuple[Note, ...]
     step_times: NDArray[np.int64]  # of its steady steps: wall, compute, idle; as many as are kept
+    step_tokens: NDArray[np.int64]  # of the same steps; -1 where not known
     phase_walls: Mapping[str, NDArray[np.int64]]  # of its steady steps by phase: wall
     device: str | None = None
     framework: str | None = None

@@ -26,6 +26,7 @@ from tracer.analyzers.ranks.findings import (
 from tracer.analyzers.ranks.groups import describe_groups
 from tracer.analyzers.ranks.late import late_calls
 from tracer.analyzers.ranks.match import JoinedLane, join_lanes
+from tracer.analyzers.ranks.shares import share_of_work
 from tracer.analyzers.ranks.slower import Hosts, compare_hosts
 from tracer.analyzers.ranks.straggler import Claim, confirm, find_claims
 from tracer.analyzers.ranks.waits import arrivals, begins_window
@@ -207,8 +208,8 @@ def _cases(
             other = None if rank is None else next(answers)
             more = None if rank is None else _more_work(run, claim.rank, rank)
             cpu_only = run.summaries[claim.rank].cpu_only
-            pace = hosts[claim.rank]
-            cases.append(Case(claim, group, wall, late, other, rank, pace, more, cpu_only))
+            pace, shares = hosts[claim.rank], share_of_work(run.summaries, claim.rank, rank)
+            cases.append(Case(claim, group, wall, late, other, rank, pace, more, shares, cpu_only))
         else:
             cases.append(Case(claim, group, wall))
     return cases

@@ -10,6 +10,7 @@ from typing import Any
 from tracer.analyzers.ranks.before import excess
 from tracer.analyzers.ranks.evidence import LaneEvidence
 from tracer.analyzers.ranks.match import JoinedLane
+from tracer.analyzers.ranks.shares import Shares
 from tracer.analyzers.ranks.slower import (
     TELLING,
     Hosts,
@@ -67,6 +68,15 @@ _ADVICE_WORK = (
     "It computes longer than the others for the same call: compare clocks, temperature and power "
     "(throttling), and whether its share of the work is larger"
 )
+_ADVICE_LARGER = (
+    "Its share of the work is larger: give the ranks as many tokens each step. Shuffle before the "
+    "data is split by rank, batch by length or by tokens on all ranks alike, or pack short "
+    "sequences instead of padding"
+)
+_ADVICE_EQUAL = (
+    "Its share of the work is no larger, so it computes more slowly: compare clocks, temperature "
+    "and power (throttling){cores}, and what the modules take on both ranks"
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ class Case:
     beside: int | None = None
     hosts: Hosts | None = None
     most_work_ns: int | None = None  # how much longer it works than that one in the whole window
+    shares: Shares | None = None  # of the tokens, beside that one
     cpu_only: bool = False
 
     @cached_property
@@ -122,6 +133,19 @@ class Case:
         return self._lost_ns if own is None else min(own, self._lost_ns)
 
     @property
+    def gain_ns(self) -> int:
+        """What the others would not wait: what it has too much of is theirs to do where the share
+        of its work is larger."""
+        ranks = len(self.group.members) if self.group else 0
+        moves = ranks > 1 and self.shares is not None and self.shares.explain and self.is_work
+        return self.cost_ns * (ranks - 1) // ranks if moves else self.cost_ns
+
+    @property
+    def is_work(self) -> bool:
+        """Whether work took it longer most of all, and no idle."""
+        return self.cause is not None and not self.cause.startswith("overhead.")
+
+    @property
     def is_behind(self) -> bool:
         """Whether it only comes last, and takes no longer."""
         return self.slower.is_behind(self.claim.total_ns, self.wall_ns)
@@ -150,8 +174,8 @@ def straggler_finding(case: Case, alignment: Alignment) -> Finding:
         steps=case.claim.steps,
         where=_where(case.slower.block),
         detail=_detail(case, alignment),
-        advice=_pace_advice(chance) if _is_pace(case) else _advice(case.cause, case.slower.block),
-        gain_ns=case.cost_ns,
+        advice=_pace_advice(chance) if _is_pace(case) else _advice(case),
+        gain_ns=case.gain_ns,
     )
 
 
@@ -227,7 +251,23 @@ def _doings_words(case: Case) -> str:
     parts = [f"{part_words(part)} {milliseconds(ns)}" for part, ns in large]
     said = " and ".join(parts) + compared if parts else "nothing longer than the others"
     block = case.slower.block
-    return said if block is None else f"{said}; longest block: {_block_words(block)}"
+    if block is not None:
+        said = f"{said}; longest block: {_block_words(block)}"
+    return f"{said}{_share_words(case)}"
+
+
+def _share_words(case: Case) -> str:
+    """How many tokens it computes, where it is work that takes it longer."""
+    shares = case.shares
+    if shares is None or not case.is_work:
+        return ""
+    each = f"{shares.late:,.0f} beside {shares.beside:,.0f}"
+    if shares.explain:
+        return (
+            f"; it computes {shares.ratio:.2f} times the tokens of rank {case.beside}, "
+            f"{each} a step"
+        )
+    return f"; it computes as many tokens, {each} a step" if shares.equal else ""
 
 
 def _block_words(block: Block) -> str:
@@ -261,7 +301,8 @@ def _where(block: Block | None) -> Where:
     return Where(file=file, line=int(line), function=function or None)
 
 
-def _advice(cause: str | None, block: Block | None) -> str:
+def _advice(case: Case) -> str:
+    cause, block = case.cause, case.slower.block
     if cause is None:
         return "Look at what this rank does differently before it enters the collective."
     group, _, name = cause.partition(".")
@@ -269,7 +310,17 @@ def _advice(cause: str | None, block: Block | None) -> str:
         name = "line"
     if group == "overhead":
         return _ADVICE.get(name, "See the causes of idle in the report of this rank") + "."
-    return _ADVICE_WORK + "."
+    return f"{_work_advice(case)}."
+
+
+def _work_advice(case: Case) -> str:
+    shares = case.shares
+    if shares is not None and shares.explain:
+        return _ADVICE_LARGER
+    if shares is not None and shares.equal:
+        cores = " and what else runs on its cores" if case.cpu_only else ""
+        return _ADVICE_EQUAL.format(cores=cores)
+    return _ADVICE_WORK
 
 
 def _pace_advice(chance: bool) -> str:
@@ -308,6 +359,8 @@ def _detail(case: Case, alignment: Alignment) -> dict[str, Any]:
             "beside_rank": case.beside,
             "beside_parts_ns": None if case.other is None else dict(case.other.parts_ns),
             "beside_host_ns": None if hosts is None else hosts.beside_ns,
+            "tokens_per_step": None if case.shares is None else case.shares.late,
+            "beside_tokens_per_step": None if case.shares is None else case.shares.beside,
             "blocks": [
                 {"what": b.what, "name": b.name, "ns": b.ns, "count": b.count, "where": b.where}
                 for b in case.late.blocks

@@ -68,6 +68,7 @@ def summarise_rank(analysis: Analysis, rank: int, path: str) -> tuple[RankSummar
         checks=analysis.checks,
         notes=analysis.notes,
         step_times=_step_times(analysis),
+        step_tokens=analysis.steps["tokens"].to_numpy()[steady_steps(analysis)][:MOST_STEPS],
         phase_walls=_phase_walls(analysis),
         device=_device(analysis),
         framework=meta.framework,
