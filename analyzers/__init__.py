@@ -27,6 +27,7 @@ from tracer.analyzers.rules.memory import judge_memory
 from tracer.analyzers.rules.moe import judge_moe
 from tracer.analyzers.rules.placement import judge_placement
 from tracer.analyzers.rules.quantized import judge_quantized
+from tracer.analyzers.rules.recompute import judge_recompute
 from tracer.analyzers.rules.roofline import judge_headroom
 from tracer.analyzers.rules.sync import judge_allocator, judge_waits
 from tracer.events import Trace
@@ -48,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     judge_memory,
     judge_throttling,
     judge_evaluation,
+    judge_recompute,
     judge_absent_cache,
     judge_copied_cache,
     judge_headroom,
