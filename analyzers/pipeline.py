@@ -74,17 +74,18 @@ def _account(trace: Trace, explain: Explain | None) -> tuple[Context, Analysis]:
     return context, assemble(context, busy)
 
 
-def understand(trace: Trace) -> Context:
-    """The structures: work with its host side, steps, roles, buckets, gaps."""
-    return _understand(trace)[0]
+def work_of(trace: Trace) -> Work:
+    """The work with its host side, launches and modules, of which all else is made."""
+    host = read_host(trace)
+    launches = link_launches(host)
+    return collect_work(trace, host, launches, read_modules(trace, host))
 
 
 def _understand(trace: Trace) -> tuple[Context, Slices]:
-    """The structures, and the slices in which work runs, of which the tables are made."""
-    host = read_host(trace)
-    launches = link_launches(host)
-    work = collect_work(trace, host, launches, read_modules(trace, host))
-    lanes = lanes_of(work)
+    """Work with its host side, steps, roles, buckets, gaps; and the slices in which work runs, of
+    which the tables are made."""
+    work = work_of(trace)
+    host, launches, lanes = work.host, work.launches, lanes_of(work)
     steps = whole_steps(trace, launches, find_steps(trace, host, launches))
     plan = plan_steps(work, lanes, steps)
     attribution, roles = attribute(

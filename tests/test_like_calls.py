@@ -12,7 +12,7 @@ from torch.nn import functional
 from tests.live_models import decoder, prompt
 from tests.make_traces import TraceMaker
 from tracer import trace
-from tracer.analyzers.pipeline import understand
+from tracer.analyzers.pipeline import work_of
 from tracer.analyzers.rules.attention_arguments import AttentionCalls
 from tracer.events import Trace
 
@@ -32,7 +32,7 @@ MATH = "aten::_scaled_dot_product_attention_math"
 
 def lines_of(recorded: Trace) -> list[int | None]:
     """The line that called each attention, in order; None where nothing tells."""
-    calls = AttentionCalls(understand(recorded).work)
+    calls = AttentionCalls(work_of(recorded))
     rows = np.flatnonzero(recorded.named(lambda name: name == NAME, "operator")).tolist()
     return [None if (place := calls.line(row)) is None else place.line for row in rows]
 

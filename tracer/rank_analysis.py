@@ -280,3 +280,13 @@ class RankAnalysis:
             return "unusable"
         partial = any(status != "complete" for status in statuses)
         return "partial" if partial or any(note.partial for note in self.notes) else "complete"
+
+
+@dataclass(frozen=True)
+class JobAmong:
+    """A job whose ranks stand among other recordings: which of them, counted from 1, what was found
+    out about them, and where `tracer ranks` finds them."""
+
+    numbers: tuple[int, ...]
+    found: RankAnalysis
+    place: str

@@ -223,8 +223,10 @@ def analyse_source(path: Path, captures: Sequence[Trace] = ()) -> Analysis:
 
 def _as_text(opened: Opened, width: int | None) -> str:
     from tracer.exporters.text import render_texts
+    from tracer.ranks.among import jobs_among
 
-    return render_texts(opened.analyses, width=width, color=wants_color())
+    jobs = jobs_among(opened.analyses) if len(opened.analyses) > 1 else ()
+    return render_texts(opened.analyses, width=width, color=wants_color(), jobs=jobs)
 
 
 def _as_json(opened: Opened) -> str:

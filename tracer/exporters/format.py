@@ -120,3 +120,10 @@ def shares(values: Sequence[int], whole: int) -> list[int]:
     for position in order[:missing]:
         floors[position] += 1
     return floors
+
+
+def numbers_text(numbers: Sequence[int]) -> str:
+    """`0-7`, `0, 2, 4`."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ", ".join(map(str, numbers))

@@ -9,11 +9,11 @@ from rich.text import Text
 from tracer.diff_analysis import Measure
 from tracer.exporters.diff_findings import cost_changes, rank_cost_changes, wait_ns
 from tracer.exporters.diff_text import diff_lines, finding_lines, measured_cells, source_line
-from tracer.exporters.format import UNKNOWN, counted, duration_text
+from tracer.exporters.format import UNKNOWN, counted, duration_text, numbers_text
 from tracer.exporters.job_verdict import job_verdict
 from tracer.exporters.layout import Column, Page, heading, paragraph, table, titled
 from tracer.exporters.names import inert
-from tracer.exporters.ranks_text import members_text, source_items
+from tracer.exporters.ranks_text import source_items
 from tracer.exporters.text import page_of, rule_line, shown
 from tracer.exporters.words import phase_words
 from tracer.job_diff import JobChange, JobDiff, RankChange
@@ -109,7 +109,7 @@ def _left_out(change: JobChange, shown_count: int) -> Iterator[str]:
     for side, ranks in (("A", change.only_before), ("B", change.only_after)):
         if ranks:
             word = "rank" if len(ranks) == 1 else "ranks"
-            yield f"Only {side} has {word} {members_text(ranks)}."
+            yield f"Only {side} has {word} {numbers_text(ranks)}."
     for side, job in (("A", change.before), ("B", change.after)):
         for note in job.notes:
             if note.partial:

@@ -19,9 +19,8 @@ from tracer.exporters.diff_verdict import (
     side_by_side,
     times_words,
 )
-from tracer.exporters.format import counted, duration_text
+from tracer.exporters.format import counted, duration_text, numbers_text
 from tracer.exporters.names import inert
-from tracer.exporters.ranks_text import members_text
 from tracer.exporters.words import capital
 from tracer.findings import Finding
 from tracer.job_diff import JobChange, JobDiff, JobPhase
@@ -60,7 +59,7 @@ def _numbers(change: JobChange) -> str:
     told = f"A has {counted(counts[0], 'rank')}, B has {counts[1]}"
     if len(common) == 1:
         return f"{told}: rank {common[0]} alone is compared"
-    return f"{told}: ranks {members_text(common)} are compared one by one"
+    return f"{told}: ranks {numbers_text(common)} are compared one by one"
 
 
 def _caution(change: JobChange, detail: DiffAnalysis) -> Iterator[str]:

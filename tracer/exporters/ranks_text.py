@@ -15,6 +15,7 @@ from tracer.exporters.format import (
     count_text,
     counted,
     duration_text,
+    numbers_text,
     percent_text,
     table_scale,
 )
@@ -159,7 +160,7 @@ def _group_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
         [
             page.name(group.name or "(unnamed)"),
             group.kind or UNKNOWN,
-            members_text(group.members),
+            numbers_text(group.members),
             count_text(group.count),
             ", ".join(group.ops),
         ]
@@ -168,13 +169,6 @@ def _group_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     rest = len(analysis.groups) - len(rows)
     note = f"{counted(rest, 'more group')} in the JSON report" if rest else ""
     return [heading("PROCESS GROUPS", note), *table(page, columns, rows)]
-
-
-def members_text(ranks: Sequence[int]) -> str:
-    """`0-7`, `0, 2, 4`."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[0] + len(ranks))):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ", ".join(map(str, ranks))
 
 
 def _kind_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
@@ -270,7 +264,7 @@ def _single_lines(page: Page, analysis: RankAnalysis) -> list[Text]:
     rows = [
         [
             rule,
-            members_text(sorted({rank for _, rank in costs})),
+            numbers_text(sorted({rank for _, rank in costs})),
             scale.text(max(costs)[0]),
             str(max(costs)[1]),
         ]
@@ -351,7 +345,7 @@ def _notes_of_ranks(analysis: RankAnalysis) -> list[Note]:
             if note.partial:
                 lossy.setdefault(note.rule, []).append(rank.summary.rank)
     return [
-        Note(rule, f"on {'rank' if len(ranks) == 1 else 'ranks'} {members_text(ranks)}", len(ranks))
+        Note(rule, f"on {'rank' if len(ranks) == 1 else 'ranks'} {numbers_text(ranks)}", len(ranks))
         for rule, ranks in lossy.items()
     ]
 

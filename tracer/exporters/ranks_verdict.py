@@ -28,6 +28,14 @@ def ranks_verdict(analysis: RankAnalysis) -> str:
     return " ".join((_nobody(analysis), *_own(analysis)))
 
 
+def ranks_sentence(analysis: RankAnalysis) -> str:
+    """Who holds up the others, or that nobody does, as one sentence."""
+    for finding in analysis.findings:
+        if finding.rule in _ACROSS and finding.severity != "info":
+            return f"{capital(_title(finding).partition('; ')[0])}."
+    return _nobody(analysis)
+
+
 def _sentences(finding: Finding, analysis: RankAnalysis) -> Iterator[str]:
     """What is wrong and why, what to do, and what it gains where that is known."""
     for part in _title(finding).split("; "):

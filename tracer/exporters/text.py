@@ -17,7 +17,7 @@ from tracer.exporters.layout import Page, paragraph
 from tracer.exporters.names import ascii_only
 from tracer.exporters.sentence import verdict
 from tracer.exporters.text_findings import check_lines, finding_lines, note_lines, source_lines
-from tracer.exporters.text_index import index_lines, place_names
+from tracer.exporters.text_index import index_lines, job_lines, place_names
 from tracer.exporters.text_tables import (
     collective_lines,
     kernel_lines,
@@ -25,6 +25,7 @@ from tracer.exporters.text_tables import (
     roofline_lines,
 )
 from tracer.exporters.text_times import breakdown_lines, phase_lines, step_lines
+from tracer.rank_analysis import JobAmong
 
 DEFAULT_WIDTH = 100
 _NARROWEST = 80
@@ -79,15 +80,18 @@ def render_texts(
     width: int | None = None,
     color: bool = False,
     ascii: bool | None = None,
+    jobs: Sequence[JobAmong] = (),
 ) -> str:
-    """Reports of several recordings, one under the other below an index of them."""
+    """Reports of several recordings, one under the other below an index of them. `jobs`: which of
+    them are ranks of one job."""
     texts = [render_text(a, width=width, color=color, ascii=ascii) for a in analyses]
     if len(texts) == 1:
         return texts[0]
     page = page_of(width, ascii)
     _, names = place_names(analyses)
     titles = [f"{n} of {len(names)}: {page.name(name)}" for n, name in enumerate(names, 1)]
-    index = shown(page, index_lines(page, analyses, list(map(_answer, analyses))), color)
+    lines = [*job_lines(page, jobs), *index_lines(page, analyses, list(map(_answer, analyses)))]
+    index = shown(page, lines, color)
     parts = (
         f"\n{rule_line(page, title)}\n{text}" for title, text in zip(titles, texts, strict=True)
     )

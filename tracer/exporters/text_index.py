@@ -9,10 +9,12 @@ from pathlib import Path
 from rich.text import Text
 
 from tracer.analysis import Analysis
-from tracer.exporters.format import UNKNOWN, duration_text, percent_text
+from tracer.exporters.format import UNKNOWN, duration_text, numbers_text, percent_text
 from tracer.exporters.layout import Column, Page, paragraph, table, titled
 from tracer.exporters.levels import has_steps
 from tracer.exporters.merged import reported_costs
+from tracer.exporters.ranks_verdict import ranks_sentence
+from tracer.rank_analysis import JobAmong
 
 _COLUMNS = (
     Column(""),
@@ -23,6 +25,20 @@ _COLUMNS = (
     Column("share"),
 )
 _ANSWER_INDENT = 6
+
+
+def job_lines(page: Page, jobs: Sequence[JobAmong]) -> list[Text]:
+    """Before the index: which recordings are ranks of one job, and who of them is late."""
+    told = [paragraph(page, _job_words(page, job), style="bold") for job in jobs]
+    return [*(line for lines in told for line in lines), Text()] if told else []
+
+
+def _job_words(page: Page, job: JobAmong) -> str:
+    said = f"Recordings {numbers_text(job.numbers)} are ranks of one job"
+    if job.found.alignment is None:
+        return f"{said}; they share no collective, so that nothing tells who waits for whom."
+    command = f"`tracer ranks {page.name(job.place)}` compares them."
+    return f"{said}. {ranks_sentence(job.found)} {command}"
 
 
 def index_lines(page: Page, analyses: Sequence[Analysis], answers: Sequence[str]) -> list[Text]:

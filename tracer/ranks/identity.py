@@ -21,6 +21,8 @@ _TRACE, _RUN, _DUMP, _LOG = "trace", "run", "dump", "log"
 _WORDS = ("rank", "worker", "r", "proc", "process", "gpu", "device", "tp", "dp", "pp", "ep")
 _NUMBER = re.compile(r"\d+")
 _INFO = re.compile(r'"distributedInfo"\s*:\s*')
+# In the place of a rank, or of any number, in a name.
+ANY = "*"
 _MOST_NAMED = 8
 # What a recording becomes when it is lost on its way.
 _BROKEN = ("empty", "git-lfs")
@@ -177,16 +179,27 @@ def rank_in_name(name: str) -> int | None:
 
 def _stem(source: Source) -> str:
     """The name with its numbers taken out: what the ranks of one run have in common."""
-    return _NUMBER.sub("#", source.name)
+    return _NUMBER.sub(ANY, source.name)
 
 
 def _exact_stem(source: Source) -> str:
     """The name with nothing but its rank taken out."""
+    return _without_rank(source.name)
+
+
+def name_of_job(name: str) -> str:
+    """What the names of the ranks of one job have in common, with `ANY` where they differ: in the
+    rank alone where names tell it, else in numbers."""
+    return _without_rank(name) if rank_in_name(name) is not None else _NUMBER.sub(ANY, name)
+
+
+def _without_rank(name: str) -> str:
+    """A name with `ANY` in the place of the rank that it tells."""
     for word in _WORDS:
         pattern = rf"(?<![a-zA-Z])({word}[-_.=]?)\d{{1,6}}(?!\d)"
-        if re.search(pattern, source.name, re.IGNORECASE):
-            return re.sub(pattern, r"\1#", source.name, count=1, flags=re.IGNORECASE)
-    return source.name
+        if re.search(pattern, name, re.IGNORECASE):
+            return re.sub(pattern, rf"\1{ANY}", name, count=1, flags=re.IGNORECASE)
+    return name
 
 
 # --- runs ----------------------------------------------------------------------------------------

@@ -85,12 +85,12 @@ def describe(place: str, questions: Sequence[Sequence[Interval]]) -> list[Doings
     """How the rank recorded at a place spent the intervals of each question."""
     from tracer.analyzers import analyze
     from tracer.analyzers.facts.places import Places
-    from tracer.analyzers.pipeline import understand
+    from tracer.analyzers.pipeline import work_of
     from tracer.analyzers.ranks.before import describe_doings
     from tracer.sources import open_source
 
     with local_copy(place) as path:
         trace = open_source(path)
     analysis = analyze(trace)
-    places = Places(understand(trace).work)
+    places = Places(work_of(trace))
     return [describe_doings(analysis, intervals, places) for intervals in questions]

@@ -1,0 +1,107 @@
+"""Ranks of one job among other recordings: `tracer report` says so before its index."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from tests.make_nsys import Export, add_process, header
+from tests.rank_samples import late_rank_calls, save_ranks
+from tests.test_cli import write_trace
+from tracer import sources
+from tracer.cli import main
+from tracer.store import load_run
+
+RANKS = Path(__file__).parent / "recordings" / "ranks"
+LATE = "The others wait for rank 1: last in 276 of 287 collectives of "
+
+Capture = pytest.CaptureFixture[str]
+
+
+def beginning(capsys: Capture, *arguments: Path | str) -> str:
+    """What stands before the index, its lines joined."""
+    assert main(["report", *map(str, arguments)]) == 0
+    return " ".join(capsys.readouterr().out.partition("RECORDINGS")[0].split())
+
+
+def test_the_ranks_in_a_file_beside_another_recording(tmp_path: Path, capsys: Capture) -> None:
+    traces = [load_run(RANKS / "late" / name) for name in ("rank0", "rank1")]
+    export, base = Export(), min(int(trace.start_ns.min()) for trace in traces)
+    header(export)
+    for rank, trace in enumerate(traces):
+        add_process(export, trace, 77 + rank, base)
+    file = export.write(tmp_path / "job.sqlite")
+    write_trace(tmp_path / "other.json")
+    assert beginning(capsys, tmp_path) == (
+        f"Recordings 1, 2 are ranks of one job. {LATE}one unnamed group, by 1.27 ms on average. "
+        f"`tracer ranks {file}` compares them."
+    )
+    assert main(["report", str(tmp_path), "--width", "80"]) == 0
+    assert max(map(cell_len, capsys.readouterr().out.partition("══")[0].splitlines())) <= 80
+
+
+def test_several_jobs_are_told_each(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("late", "graph"):
+        shutil.copytree(RANKS / name, tmp_path / name)
+    said = beginning(capsys, tmp_path)
+    first, second = said.split(" compares them.")[:2]
+    assert first.startswith("Recordings 1, 2 are ranks of one job. No rank holds up the others")
+    assert first.endswith(f"`tracer ranks {tmp_path / 'graph'}`")
+    assert second.startswith(f" Recordings 3, 4 are ranks of one job. {LATE}TP group 0 ")
+    assert second.endswith(f"`tracer ranks {tmp_path / 'late'}`")
+
+
+def test_the_pairs_of_a_folder_are_told_by_their_names(
+    shared: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("tp_straggler_host", "train_ddp"):
+        for path in (shared / "h200x2").glob(f"{name}_rank?.json.gz"):
+            shutil.copy(path, tmp_path)
+    said = beginning(capsys, tmp_path)
+    pattern = tmp_path / "tp_straggler_host_rank*.json.gz"
+    assert "The others wait for rank 1: last in 95 of 95" in said
+    assert f"`tracer ranks {pattern}` compares them." in said
+    assert main(["ranks", *map(str, tmp_path.glob(pattern.name))]) == 0
+
+
+def test_nothing_is_read_again(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_ranks(tmp_path, late_rank_calls(ranks=2, late=1), 2, busy={1: "gemm"})
+    write_trace(tmp_path / "other.json")
+    opened: list[Any] = []
+    read = sources.open_source
+
+    def counted(path: Any, *more: Any) -> Any:
+        opened.append(Path(path).name)
+        return read(path, *more)
+
+    monkeypatch.setattr(sources, "open_source", counted)
+    assert "The others wait for rank 1: last in 20 of 20" in beginning(capsys, tmp_path)
+    assert sorted(opened) == ["other.json", "rank0", "rank1"]
+
+
+def test_what_is_no_job_is_not_called_one(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("run.r1.json", "run.r2.json", "other.json"):  # names alone, and no collective
+        write_trace(tmp_path / name)
+    assert beginning(capsys, tmp_path) == ""
+    twice = tmp_path / "twice"
+    save_ranks(twice / "a", late_rank_calls(ranks=2, late=1, calls=2), 2)
+    shutil.copytree(twice / "a" / "rank0", twice / "b" / "rank0")
+    shutil.copytree(twice / "a" / "rank0", twice / "b" / "other")
+    assert beginning(capsys, twice / "b") == ""
+
+
+def test_ranks_that_share_nothing_are_called_ranks(
+    shared: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copy(shared / "traces" / "nsys-2gpu-torch-1s-h100.sqlite.gz", tmp_path)
+    write_trace(tmp_path / "other.json")
+    assert beginning(capsys, tmp_path) == (
+        "Recordings 1, 2 are ranks of one job; they share no collective, so that nothing tells who "
+        "waits for whom."
+    )
