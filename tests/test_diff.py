@@ -30,8 +30,10 @@ from tracer.analyzers.diff.compare import compare
 from tracer.analyzers.diff.scatter import measure
 from tracer.diff_analysis import DiffAnalysis
 from tracer.exporters import diff_json
+from tracer.exporters.costs import cost_of
 from tracer.exporters.diff_findings import cost_changes
 from tracer.exporters.diff_json import to_diff
+from tracer.exporters.diff_promises import Prediction
 from tracer.exporters.diff_text import render_diff
 from tracer.exporters.diff_verdict import diff_verdict
 from tracer.exporters.format import change_percent_text
@@ -393,6 +395,21 @@ def test_what_runs_between_calls_is_in_the_answer() -> None:
     assert "from start to start" not in said(compare(loop(100, 500), loop(100, 700)))
 
 
+def test_what_lies_between_steps_is_a_mean_of_those_that_are_followed() -> None:
+    """A report and the comparison say the same of what runs between the steps."""
+    before = loop(20_000)
+    (pause,) = (f for f in before.findings if f.rule == "gap.host")
+    cost = cost_of(before, pause)
+    assert (len(before.steps), cost.of_steps) == (8, 7)
+    assert cost.cost_ns == pytest.approx(20_000_000, rel=0.001)
+    (promise,) = _promises(compare(before, loop(100)))
+    assert promise.predicted_gain_ns == pytest.approx(promise.measured_gain_ns, rel=0.01)
+
+
+def _promises(diff: DiffAnalysis) -> list[Prediction]:
+    return [row.prediction for row in cost_changes(diff) if row.prediction is not None]
+
+
 # --- not like with like --------------------------------------------------------------------------
 
 
@@ -625,8 +642,9 @@ def test_the_only_one_left_is_still_there_and_both_places_are_shown() -> None:
     assert sorted(_statuses(two, several)) == ["gone", "gone", "new", "new"]
 
 
-def pause(title: str, **where: Any) -> Finding:
-    return Finding("gap.host", "warning", title, 2, 4_000, 0.1, (0, 1), Where(**where))
+def pause(title: str, places: int = 1, **where: Any) -> Finding:
+    detail = {"places": places}
+    return Finding("gap.host", "warning", title, 2, 4_000, 0.1, (0, 1), Where(**where), detail)
 
 
 def test_a_finding_without_a_place_is_told_by_what_it_says() -> None:
@@ -639,6 +657,10 @@ def test_a_finding_without_a_place_is_told_by_what_it_says() -> None:
     named = pause("host work in load, 3 ms at a time", file="a.py", line=3, function="load")
     assert _statuses(_found(named), _found(pause(between))) == ["still"]
     assert _statuses(_found(named), _found(pause("the cause is not recorded"))) == ["still"]
+    # What is at many places has another cause than what is at one.
+    scattered = pause("3 ms at a time pass outside operators at 7 places", places=7)
+    assert _statuses(_found(named), _found(scattered)) == ["gone", "new"]
+    assert _statuses(_found(scattered), _found(scattered)) == ["still"]
 
 
 def test_launching_is_the_same_finding_in_steps_of_another_name() -> None:

@@ -106,7 +106,10 @@ def _take_single(ours: list[Finding], theirs: list[Finding], key: _Key) -> list[
 
 
 def _may_be_same(one: Finding, other: Finding) -> bool:
-    """Whether module and operators are the same, as far as both tell them."""
+    """Whether module and operators are the same, as far as both tell them. What is at many places
+    that share no name is not what is at one."""
+    if len({finding.detail.get("places", 1) > 1 for finding in (one, other)}) > 1:
+        return False
     told = zip(_told_inside(one), _told_inside(other), strict=True)
     return all(ours == theirs for ours, theirs in told if ours and theirs)
 

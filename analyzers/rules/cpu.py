@@ -310,6 +310,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "last_line": first.last or None,
             "longest_ns": int(lengths.max()),
             "cause_recorded": first.where.function is not None,
+            "places": first.places,
             **between_steps(gaps.step[rows], length),
         },
         advice=_advice(first, each),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,7 +71,17 @@ def cost_of(analysis: Analysis, finding: Finding) -> Cost:
     chosen = steady if bool(steady[touched].all()) else alike
     lasting = int(turns_ns(analysis)[chosen].sum())
     inside = (finding.cost_ns or 0) <= lasting * max(analysis.window.devices, 1)
-    return Cost(finding, int(chosen.sum()) if inside else 0, names)
+    cost = Cost(finding, int(chosen.sum()) if inside else 0, names)
+    last_is_apart = chosen[-1] and len(chosen) - 1 not in touched
+    return _of_followed(cost) if last_is_apart else cost
+
+
+def _of_followed(cost: Cost) -> Cost:
+    """What lies between steps is a mean of those that another follows: nothing is behind the last
+    of a recording."""
+    if cost.of_steps < 2 or cost.between_ratio <= NOTABLE_BETWEEN_RATIO:
+        return cost
+    return replace(cost, of_steps=cost.of_steps - 1)
 
 
 def ranked_costs(analysis: Analysis) -> list[Cost]:
