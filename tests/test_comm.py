@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.make_traces import TraceMaker
+from tests.stripped import keep_rows
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
 from tracer.analyzers.rules.comm import without_waiting
@@ -361,3 +362,74 @@ def test_buckets_of_data_parallel_training(shared: Path) -> None:
     row = to_report(analysis)["communication"]["collectives"][0]
     assert row["wait_ns"] is None
     assert row["busbw_bytes_per_s"] is None
+
+
+ENGINE = "autograd::engine::evaluate_function: "
+DDP_NODE, FSDP_NODE = "torch::autograd::AccumulateGrad", "RegisterPostBackwardFunctionBackward"
+
+
+def accumulated(
+    reduces: tuple[bool, ...], node: str = DDP_NODE, op: str = "allreduce", updates: int = 2
+) -> Analysis:
+    """Updates of several passes, 300 us each, of which some send their gradients: 100 us that
+    nothing hides."""
+    maker = TraceMaker()
+    kernel = f"ncclDevKernel_{'AllReduce' if op == 'allreduce' else 'ReduceScatter'}_Sum_bf16"
+    at = 0
+    for update in range(updates):
+        maker.annotation(f"ProfilerStep#{update}", at, 300 * len(reduces) + 98)
+        for sends in reduces:
+            maker.launch("gemm", start=at + 1, run=(at + 10, at + 100), operator="aten::mm")
+            maker.operator(f"{ENGINE}MmBackward0", at + 40, 20)
+            maker.launch("gemm", start=at + 45, run=(at + 100, at + 200), operator="aten::mm")
+            maker.operator(f"{ENGINE}{node}", at + 70, 25)
+            if sends:
+                maker.launch(
+                    kernel,
+                    start=at + 80,
+                    run=(at + 200, at + 300),
+                    operator=f"c10d::{op}_",
+                    stream=21,
+                )
+            at += 300
+        maker.annotation("Optimizer.step#SGD.step", at + 10, 40)
+        maker.launch("sgd", start=at + 20, run=(at + 30, at + 60), operator="aten::add_")
+        at += 100
+    return analyze(maker.build(world_size=2))
+
+
+@pytest.mark.parametrize(
+    ("node", "op"), [(DDP_NODE, "allreduce"), (FSDP_NODE, "reduce_scatter_tensor")]
+)
+def test_gradients_that_each_accumulated_pass_sends(node: str, op: str) -> None:
+    (found,) = comm_findings(accumulated((True,) * 4, node, op)).values()
+    assert "in each of 4 backward passes" in found.title
+    assert "model.no_sync()" in found.advice
+    assert found.cost_ns is not None
+    assert found.gain_ns == found.cost_ns * 3 // 4
+    alone = without_waiting(found, found.cost_ns // 2, 2_600_000)
+    assert alone is not None and "model.no_sync()" in alone.advice
+    assert alone.gain_ns == found.gain_ns // 2
+
+
+@pytest.mark.parametrize(
+    ("reduces", "node"),
+    [
+        ((False, False, False, True), DDP_NODE),  # no_sync
+        ((True,), DDP_NODE),
+        ((True,) * 4, "AllReduceBackward0"),  # of tensor parallelism: each pass needs them
+    ],
+)
+def test_gradients_that_the_last_pass_alone_sends(reduces: tuple[bool, ...], node: str) -> None:
+    (found,) = comm_findings(accumulated(reduces, node)).values()
+    assert "backward passes" not in found.title + found.advice
+    assert found.gain_ns is None
+
+
+def test_without_an_update_no_pass_is_known_to_be_the_last() -> None:
+    (found,) = comm_findings(accumulated((True,) * 4, updates=1)).values()
+    assert "in each of 4 backward passes" in found.title
+    trace = accumulated((True,) * 4).trace
+    kept = trace.events["name"].astype(str).to_numpy() != "Optimizer.step#SGD.step"
+    (found,) = comm_findings(analyze(keep_rows(trace, kept))).values()
+    assert found.gain_ns is None

@@ -19,6 +19,7 @@ from tracer.analyzers.accounting import COMPUTE
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.intervals import NONE, Longs, distinct
+from tracer.analyzers.rules.gradient_sums import Spared, needless_sums
 from tracer.analyzers.rules.judging import (
     CRITICAL_RATIO,
     WARNING_RATIO,
@@ -42,6 +43,7 @@ _ENOUGH_LIKE = 3
 # or when few bytes take longer than any link between devices needs.
 _MOSTLY_WAITING, _ENOUGH_CALLS = 4, 10
 _SMALL_BYTES, _NO_LINK_NEEDS_NS = 1 << 16, 200_000
+_GAIN_BASIS = "computed: what is exposed of the sums that the last backward pass repeats"
 _MOST_EVENTS, _MOST_PLACES = 100, 8
 
 _OVERLAP = (
@@ -53,6 +55,8 @@ _OWN_STREAM = (
     "its result; where everything after it does, only less or faster communication helps"
 )
 _CHANGE = {EXPOSED: _OVERLAP, SAME_STREAM: _OWN_STREAM}
+# From this share of a finding's time on the sums of gradients that nobody needs are its cause.
+_NEEDLESS_RATIO = 0.25
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
     findings: tuple[Finding, ...] = ()
     if kinds:
         places = context.work.once(Places)
-        findings = tuple(_finding(context, analysis, places, kind) for kind in kinds)
+        spared = needless_sums(context, analysis.collectives)
+        findings = tuple(_finding(context, analysis, places, kind, spared) for kind in kinds)
     said = "" if len(analysis.collectives) else "no collective ran"
     checks = [verdict(EXPOSED, findings, said), verdict(SAME_STREAM, findings, said)]
     if analysis.cpu_only:
@@ -188,7 +193,9 @@ def _streams(context: Context, analysis: Analysis) -> tuple[Longs, NDArray[np.bo
     return lanes.stream[rows].astype(np.int64), computing
 
 
-def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) -> Finding:
+def _finding(
+    context: Context, analysis: Analysis, places: Places, kind: _Kind, spared: Spared
+) -> Finding:
     collectives = analysis.collectives
     exposed = collectives["exposed_ns"].to_numpy()
     order = kind.rows[np.argsort(-exposed[kind.rows], kind="stable")]
@@ -203,6 +210,9 @@ def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) 
     }
     if kind.rule == SAME_STREAM:
         detail["stream"] = kind.stream
+    needless = _needless_ns(kind, exposed, spared)
+    if needless:
+        detail |= {"backward_passes": spared.passes, "gain_basis": _GAIN_BASIS}
     alone = len(analysis.trace.meta.process_groups) > 0 or (analysis.trace.meta.world_size or 0) > 1
     return Finding(
         rule=kind.rule,
@@ -216,9 +226,39 @@ def _finding(context: Context, analysis: Analysis, places: Places, kind: _Kind) 
         steps=tuple(steps[steps != NONE].tolist()),
         where=places.of_work(int(work[order[0]])),
         detail=detail,
-        advice=_advice(kind.rule, analysis, kind.rows, alone),
+        advice=_needless_advice(detail) + _advice(kind.rule, analysis, kind.rows, alone),
+        gain_ns=needless,
         events=tuple(context.work.event[work[order[:_MOST_EVENTS]]].tolist()),
     )
+
+
+def _needless_ns(kind: _Kind, exposed: Longs, spared: Spared) -> int | None:
+    """What is exposed for sums of gradients that a later pass repeats; None where they are not the
+    cause."""
+    each = exposed[kind.rows].astype(np.float64)
+    ratio = float(each[spared.needless[kind.rows]].sum() / each.sum())
+    return round(ratio * kind.cost_ns) if ratio >= _NEEDLESS_RATIO else None
+
+
+def _needless_advice(detail: Mapping[str, Any]) -> str:
+    passes = detail.get("backward_passes")
+    if not passes:
+        return ""
+    return (
+        f"Gradients are summed over the ranks in each of {passes} backward passes before the "
+        "weights change, and the last pass would do: run the others under model.no_sync() (DDP), "
+        "set model.set_requires_gradient_sync(False) for them (FSDP2), or use "
+        "accelerator.accumulate(model). "
+    )
+
+
+def _rest(rule: str, detail: Mapping[str, Any]) -> str:
+    change = f"{_CHANGE[rule]}."
+    return f"For the last one: {_lower(change)}" if detail.get("backward_passes") else change
+
+
+def _lower(sentence: str) -> str:
+    return f"{sentence[0].lower()}{sentence[1:]}"
 
 
 def _advice(rule: str, analysis: Analysis, rows: Longs, one_of_many: bool) -> str:
@@ -231,7 +271,7 @@ def _advice(rule: str, analysis: Analysis, rows: Longs, one_of_many: bool) -> st
         return _unknown_share(rule, change)
     return (
         f"Compare the ranks with `tracer ranks`: {waiting}: most of it is waiting for another "
-        f"rank. For the rest: {change[0].lower()}{change[1:]}"
+        f"rank. For the rest: {_lower(change)}"
     )
 
 
@@ -243,7 +283,7 @@ def _unknown_share(rule: str, change: str) -> str:
         return f"{change} {told}"
     return (
         "Compare the ranks with `tracer ranks` first: one rank cannot tell waiting from sending; "
-        f"for what it sends, {change[0].lower()}{change[1:]}"
+        f"for what it sends, {_lower(change)}"
     )
 
 
@@ -271,6 +311,8 @@ def _title(rule: str, detail: Mapping[str, Any], amount: str) -> str:
     group, op = detail["group"], str(detail["op"])
     op = "other collectives" if op == "other" else op
     named = f"{op} of group {group}" if group else op
+    if passes := detail.get("backward_passes"):
+        named = f"{named} in each of {passes} backward passes"
     if rule == SAME_STREAM:
         shared = f"shares stream {detail['stream']} with compute, so that none of it can overlap"
         return f"{named}: {shared} ({amount})"
@@ -308,12 +350,15 @@ def without_waiting(
     if waited_ns:
         ranks = f"rank {', '.join(map(str, waited_for))}" if waited_for else "other ranks"
         amount += f" and {milliseconds(waited_ns)} of waiting for {ranks}"
+    gain = finding.gain_ns
     return replace(
         finding,
         severity=severity,
         cost_ns=cost,
         ratio=ratio,
         title=_title(finding.rule, detail, amount),
-        advice=f"{_CHANGE[finding.rule]}.",
+        advice=_needless_advice(detail) + _rest(finding.rule, detail),
         detail=detail,
+        # Which of them wait is not told: all alike.
+        gain_ns=None if gain is None else round(gain * cost / max(finding.cost_ns or 0, 1)),
     )
