@@ -451,6 +451,16 @@ def test_devices_that_only_events_name(tmp_path: Path) -> None:
     assert (device["device"], device["name"], device["memory_bytes"]) == (5, "", -1)
 
 
+@pytest.mark.parametrize(("second", "name"), [("GPU X", "GPU X"), ("GPU Y", "")])
+def test_a_device_that_is_counted_otherwise_is_of_the_one_kind(
+    tmp_path: Path, second: str, name: str
+) -> None:
+    made = event("kernel", "k", 1, 1, device=5, stream=0, correlation=1)
+    header = {"deviceProperties": [{"id": 0, "name": "GPU X"}, {"id": 1, "name": second}]}
+    devices = side(read_kineto(kineto_file(tmp_path, [made], header=header)), "devices")
+    assert [(d["device"], d["name"]) for d in devices] == [(0, "GPU X"), (1, second), (5, name)]
+
+
 def test_pg_config_as_a_string_and_a_header_that_is_no_json(tmp_path: Path) -> None:
     groups = json.dumps([{"pg_name": "1", "ranks": [4]}])
     info = json.dumps({"rank": 2, "pg_config": groups})

@@ -132,6 +132,20 @@ def test_a_step_has_a_floor_when_most_of_its_work_is_known() -> None:
     assert "other.unattributed (17 % of it)" in render_text(analysis, width=100, ascii=False)
 
 
+@pytest.mark.parametrize(("free", "rows"), [(30, 2), (80_000, 1)])
+def test_a_step_has_no_floor_beside_time_in_which_other_work_may_have_run(
+    free: float, rows: int
+) -> None:
+    maker = TraceMaker()
+    maker.side("devices", **H200)
+    maker.annotation("ProfilerStep#1", 0, 900)
+    for row in range(20):
+        shaped(maker, "aten::mm", [[64, 4096], [4096, 8192]], 10 + 20 * row)
+        run = free + 100 * row, free + 100 * (row + 1)
+        maker.launch(GEMM, start=12 + 20 * row, run=run)
+    assert len(analyze(maker.build()).roofline) == rows
+
+
 def test_attention_is_half_when_it_is_causal() -> None:
     maker = TraceMaker()
     maker.side("devices", **H200)

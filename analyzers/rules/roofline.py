@@ -30,6 +30,8 @@ _LITTLE = 8
 _WHOLE_RATIO = 0.95
 # The floor of a whole step is told when the sizes of so much of what it computes are known.
 _MOST_OF_WORK_RATIO = 0.5
+# Where more of a step than this may have gone to work that has no rows, its time is not its work's.
+_UNSEEN_RATIO = 0.05
 
 
 def reach(context: Context, analysis: Analysis) -> tuple[Mapping[str, Any], ...]:
@@ -156,6 +158,8 @@ def _whole(
     known = len(steps) * sum(row["measured_ns"] for row in parts)
     if known < _MOST_OF_WORK_RATIO * _computing_ns(analysis, steps):
         return
+    if _unrecorded_ns(analysis, steps) > _UNSEEN_RATIO * _lasting_ns(analysis, steps):
+        return
     devices = max(analysis.window.devices, 1)
     floor = sum(row["floor_ns"] for row in parts) // devices
     measured = _wall_ns(analysis, phase)
@@ -173,6 +177,18 @@ def _whole(
         "known_ratio": None,
         "basis": f"the floors of {named} together, beside the median step ({limits.name})",
     }
+
+
+def _unrecorded_ns(analysis: Analysis, steps: Sequence[int]) -> int:
+    """Idle of these steps in which the device may have worked at what has no rows."""
+    gaps = analysis.gaps
+    unseen = gaps[gaps["unrecorded"].to_numpy() & gaps["step"].isin(steps).to_numpy()]
+    return int((unseen["end_ns"] - unseen["start_ns"]).sum())
+
+
+def _lasting_ns(analysis: Analysis, steps: Sequence[int]) -> int:
+    walls = analysis.steps["wall_ns"].to_numpy()[list(steps)]
+    return int(walls.sum()) * max(analysis.window.devices, 1)
 
 
 def _computing_ns(analysis: Analysis, steps: Sequence[int]) -> int:

@@ -133,15 +133,19 @@ def _extra(header: Header) -> dict[str, Any]:
 
 
 def devices(header: Header, seen: list[int]) -> Any:
-    """The devices that the header describes, and those that only events name."""
+    """The devices that the header describes, and those that only events name. Events may count the
+    devices of the machine, and the header those that the process sees: where it describes one kind
+    alone, the others are of it."""
     described = {}
     properties = header.get("deviceProperties")
     for device in properties if isinstance(properties, list) else []:
         index = _whole(device.get("id")) if isinstance(device, dict) else None
         if index is not None:
             described[index] = _device(index, device)
+    kinds = [{**device, "device": NONE} for device in described.values()]
+    like = kinds[0] if kinds and all(kind == kinds[0] for kind in kinds) else _device(NONE, {})
     for index in seen:
-        described.setdefault(index, _device(index, {}))
+        described.setdefault(index, {**like, "device": index})
     rows = [described[index] for index in sorted(described)]
     columns = SIDE_TABLES["devices"]
     return make_table(columns, {name: [row[name] for row in rows] for name in columns})
