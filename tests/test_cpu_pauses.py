@@ -46,6 +46,27 @@ def test_a_pause_is_named_by_its_function() -> None:
     assert (pause.where.file, pause.where.function) == ("lib/filters.py", "rank")
 
 
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        ("<built-in function sched_yield>", True),
+        ("<built-in method acquire of _thread.lock object at 0x7f00>", False),  # short, and free
+        ("<built-in method join of str object at 0x7f00>", False),
+    ],
+)
+def test_a_function_that_asks_for_its_work_again_and_again_only_waits(
+    call: str, waits: bool
+) -> None:
+    maker = paused("lib/queue.py(15): take")
+    for step in range(6):
+        for turn in range(390):
+            maker.host("frame", call, 30_000 * step + 10_110 + 50 * turn, 10)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert ("waits in take for another thread or process" in pause.title) is waits
+    assert (pause.gain_ns is None) is waits and pause.cost_ns is not None
+    assert ("make it cheaper" in pause.advice) is not waits
+
+
 def test_a_pause_follows_the_last_line_seen() -> None:
     maker = paused()
     for step in range(6):

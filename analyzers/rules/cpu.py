@@ -10,6 +10,7 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.facts.python_waits import mostly_waits, waiting_words
 from tracer.analyzers.facts.read_loops import read_loops
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
@@ -295,10 +296,15 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
     events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]].tolist()
+    waits = first.rule == "gap.host" and mostly_waits(
+        context.work.trace, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
+    )
+    told = waiting_words(first.where, milliseconds(cost / lengths.size)) if waits else None
+    title, advice = told or (_title(first, each), _advice(first, each))
     return Finding(
         rule=first.rule,
         severity=severity_of(cost, analysis),
-        title=_title(first, each),
+        title=title,
         count=int(lengths.size),
         cost_ns=cost,
         ratio=ratio_of(cost, analysis),
@@ -313,8 +319,8 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "places": first.places,
             **between_steps(gaps.step[rows], length),
         },
-        advice=_advice(first, each),
-        gain_ns=cost,
+        advice=advice,
+        gain_ns=None if waits else cost,
         events=tuple(list(dict.fromkeys(events))[:100]),
     )
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
-from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.facts.python_waits import mostly_waits, waiting_words
+from tracer.analyzers.intervals import NONE, Longs, take, union
 from tracer.analyzers.names.libraries import is_library, package_of
 from tracer.analyzers.rules.gap_compile import compile_idle
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
@@ -67,7 +70,22 @@ def _cannot_judge(context: Context, analysis: Analysis) -> str:
 def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
     rows = pieces.of_cause("host")
     rows = rows[is_block(pieces, analysis)[rows]]
-    return _places_finding(pieces, analysis, rows, "gap.host", _host_words)
+    out = []
+    for where, mine in pieces.by_place(rows).items():
+        gaps = int(np.unique(pieces.gaps.gap[mine]).size)
+        found = _finding_at(pieces, analysis, "gap.host", _host_words, where, mine, gaps)
+        out += [_as_wait(pieces, finding, mine) for finding in found]
+    return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
+
+
+def _as_wait(pieces: IdlePieces, finding: Finding, rows: Longs) -> Finding:
+    """The finding as it is, or, where the function only waits for others, as what it is then."""
+    starts, ends = union(pieces.gaps.start_ns[rows], pieces.gaps.end_ns[rows])
+    if not mostly_waits(pieces.trace, finding.where, starts, ends):
+        return finding
+    each = milliseconds((finding.cost_ns or 0) / finding.count)
+    title, advice = waiting_words(finding.where, each)
+    return replace(finding, title=title, advice=advice, gain_ns=None)
 
 
 # Ranges that PyTorch itself records around what an optimizer does in Python.
@@ -182,16 +200,6 @@ def _input_advice(source: str) -> str:
         "Prepare data in worker processes (num_workers, prefetch_factor), tokenize before "
         "training, and pin memory."
     )
-
-
-def _places_finding(
-    pieces: IdlePieces, analysis: Analysis, rows: Longs, rule: str, words: Words
-) -> list[Finding]:
-    out = []
-    for where, mine in pieces.by_place(rows).items():
-        gaps = int(np.unique(pieces.gaps.gap[mine]).size)
-        out += _finding_at(pieces, analysis, rule, words, where, mine, gaps)
-    return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
 
 
 def _finding_at(

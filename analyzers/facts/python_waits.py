@@ -1,0 +1,48 @@
+"""What of a pause a Python function spends in calls that wait for others, from recorded frames."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tracer.analyzers.facts.places import parse_frame
+from tracer.analyzers.intervals import Longs, covered, union
+from tracer.events import Trace
+from tracer.findings import Where
+
+# Calls that return when another thread or process is done, and those by which a loop asks for that
+# again and again: it waits until it asks the next time, if that is soon.
+_CALL = r"<built-in (?:function|method) (?:%s)\b"
+_WAITS = re.compile(_CALL % r"acquire|recv\w*|accept")
+_ASKS = re.compile(_CALL % r"sched_yield|sleep|select|poll|epoll_wait|wait\w*")
+_SOON_NS = 100_000
+# A function that spends this share of its pauses so works at nothing.
+_MOSTLY = 0.5
+
+
+def mostly_waits(trace: Trace, where: Where, starts: Longs, ends: Longs) -> bool:
+    """Whether a function waits in most of these stretches of time, which are in order and apart:
+    by the frames of the threads that it runs on. False where frames do not tell."""
+    if where.function is None:
+        return False
+    thread = trace.events["thread"].to_numpy()
+    threads = np.unique(thread[trace.named(lambda name: parse_frame(name) == where, "frame")])
+    there = np.isin(thread, threads)
+    waits = trace.named(_WAITS.match, "frame") & there
+    asks = trace.named(_ASKS.match, "frame") & there
+    begun = np.concatenate([trace.start_ns[waits], trace.start_ns[asks]])
+    over = np.concatenate([trace.end_ns[waits], trace.end_ns[asks] + _SOON_NS])
+    waiting = covered(starts, ends, *union(begun, over))
+    return int(waiting.sum()) > _MOSTLY * int((ends - starts).sum())
+
+
+def waiting_words(where: Where, each: str) -> tuple[str, str]:
+    """Title and advice for such a function; `each`: how long a pause is."""
+    return (
+        f"the host waits in {where.function} for another thread or process, {each} at a time",
+        (
+            f"{where.file}:{where.line} in {where.function} itself does nothing then: look at what "
+            "it waits for, such as the process that sends it work, and record that one too."
+        ),
+    )
