@@ -77,6 +77,8 @@ def _neighbours(
     for one in np.unique(device).tolist():
         here = np.flatnonzero(device == one)
         rows = np.flatnonzero(lanes.device == one)
+        if not rows.size:  # a host that ran no operator
+            continue
         by_end = rows[np.argsort(lanes.end_ns[rows], kind="stable")]
         at = np.searchsorted(lanes.end_ns[by_end], start[here], side="right") - 1
         before[here] = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)

@@ -95,7 +95,9 @@ def _understand(trace: Trace) -> tuple[Context, Slices]:
     if plan.found:
         told = phases_by_kernels(work, attribution, plan.host, plan.work_step)
         plan = replace(plan, host=told)
-    slices = cut_window(lanes, np.unique(lanes.device), *plan.window, plan.start_ns, plan.end_ns)
+    # The host is there also where no operator ran.
+    devices = np.unique(lanes.device) if work.event.size or not work.cpu_only else _HOST
+    slices = cut_window(lanes, devices, *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
     return Context(work, roles, attribution, lanes, plan, gaps), slices.busy
 
@@ -158,6 +160,7 @@ def _one_step(work: Work) -> StepPlan:
 
 
 _DEVICE = ("kernel", "memcpy", "memset")
+_HOST = np.zeros(1, dtype=np.int32)  # the lane of the operators
 # Devices of one process are fewer than this: a stream and its device make one number.
 _STREAMS_APART = 4096
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.make_traces import TraceMaker
-from tests.test_accounting import charged
+from tests.test_accounting import charged, check_sums
 from tests.test_idle import found, status
 from tracer.analyzers import analyze
 from tracer.events import Note
@@ -65,6 +65,19 @@ def test_a_function_that_asks_for_its_work_again_and_again_only_waits(
     assert ("waits in take for another thread or process" in pause.title) is waits
     assert (pause.gain_ns is None) is waits and pause.cost_ns is not None
     assert ("make it cheaper" in pause.advice) is not waits
+
+
+def test_the_time_of_a_process_without_operators_is_that_of_its_host() -> None:
+    maker = TraceMaker()
+    maker.host("frame", "lib/loop.py(4): serve", 0, 10_000)
+    maker.host("frame", "<built-in method poll of select.epoll object>", 100, 9_800)
+    analysis = analyze(maker.build())
+    check_sums(analysis)
+    assert charged(analysis)["host"] == analysis.window.wall_ns == 10_000_000
+    assert verdict(analysis).startswith(
+        "No GPU and no operator of PyTorch is in this recording of 10.0 ms. The host waits in "
+        "serve for another thread or process, 10 ms at lib/loop.py:4 (costs 10.0 ms)."
+    )
 
 
 def test_a_pause_follows_the_last_line_seen() -> None:

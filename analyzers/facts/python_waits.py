@@ -38,9 +38,9 @@ def mostly_waits(trace: Trace, where: Where, starts: Longs, ends: Longs) -> bool
 
 
 def waiting_words(where: Where, each: str) -> tuple[str, str]:
-    """Title and advice for such a function; `each`: how long a pause is."""
+    """Title and advice for such a function; `each`: how long a pause is, in words."""
     return (
-        f"the host waits in {where.function} for another thread or process, {each} at a time",
+        f"the host waits in {where.function} for another thread or process, {each}",
         (
             f"{where.file}:{where.line} in {where.function} itself does nothing then: look at what "
             "it waits for, such as the process that sends it work, and record that one too."

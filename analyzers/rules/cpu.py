@@ -299,7 +299,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     waits = first.rule == "gap.host" and mostly_waits(
         context.work.trace, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
     )
-    told = waiting_words(first.where, milliseconds(cost / lengths.size)) if waits else None
+    told = waiting_words(first.where, each) if waits else None
     title, advice = told or (_title(first, each), _advice(first, each))
     return Finding(
         rule=first.rule,

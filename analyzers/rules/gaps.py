@@ -84,7 +84,7 @@ def _as_wait(pieces: IdlePieces, finding: Finding, rows: Longs) -> Finding:
     if not mostly_waits(pieces.trace, finding.where, starts, ends):
         return finding
     each = milliseconds((finding.cost_ns or 0) / finding.count)
-    title, advice = waiting_words(finding.where, each)
+    title, advice = waiting_words(finding.where, f"{each} at a time")
     return replace(finding, title=title, advice=advice, gain_ns=None)
 
 

@@ -208,8 +208,8 @@ def _where_on_cpu(level: Level) -> str:
         f"{name} {percent_text(level.ratio(ns))}" for name, ns in _cpu_shares(level)[:3]
     )
     one = level_words(level).one
-    if not listed:
-        return f"No GPU and no operator in this recording: nothing can be said of its {total}."
+    if level.phase is None and not level.busy_ns:
+        return f"No GPU and no operator of PyTorch is in this recording of {total}."
     return f"No GPU in this recording: on the CPU {one} takes {total}: {listed}."
 
 
