@@ -245,10 +245,10 @@ def _needless_advice(detail: Mapping[str, Any]) -> str:
     if not passes:
         return ""
     return (
-        f"Gradients are summed over the ranks in each of {passes} backward passes before the "
-        "weights change, and the last pass would do: run the others under model.no_sync() (DDP), "
-        "set model.set_requires_gradient_sync(False) for them (FSDP2), or use "
-        "accelerator.accumulate(model). "
+        f"Run all but the last of the {passes} backward passes before the weights change under "
+        "model.no_sync() (DDP), set model.set_requires_gradient_sync(False) for them (FSDP2), or "
+        "use accelerator.accumulate(model): each of them sums the gradients over the ranks, and "
+        "the sum in the last one would do. "
     )
 
 
