@@ -18,6 +18,7 @@ from tracer.analysis import GROUPS, PARTS, Analysis
 from tracer.events import Note
 from tracer.exporters import json_report
 from tracer.exporters.json_report import plain, report_text, to_report, to_reports
+from tracer.exporters.text import render_text
 from tracer.findings import Check, Finding
 
 SCHEMA_FILE = Path(json_report.__file__).with_name("report.schema.json")
@@ -25,6 +26,7 @@ SCHEMA_FILE = Path(json_report.__file__).with_name("report.schema.json")
 KEYS = [
     "schema",
     "tracer",
+    "answer",
     "source",
     "integrity",
     "facts",
@@ -285,6 +287,14 @@ def test_several_reports_make_one_document(validator: Any) -> None:
     }
     assert len(report["reports"]) == 2
     assert to_reports([decode_analysis()])["integrity"]["status"] == "complete"
+
+
+def test_the_answer_is_that_of_the_text() -> None:
+    analysis = decode_analysis()
+    answer = to_report(analysis)["answer"]
+    text = " ".join(render_text(analysis, width=100, ascii=False).split())
+    assert answer
+    assert text.startswith(answer)
 
 
 def test_the_text_is_one_line_of_ascii() -> None:

@@ -16,6 +16,7 @@ from tracer.analysis import BUCKETS, GROUPS, PARTS, Analysis, Phase
 from tracer.events import Note
 from tracer.exporters.absent import FACTS, all_checks
 from tracer.exporters.levels import IDLE_PARTS, Level, step_sums, window_level
+from tracer.exporters.sentence import verdict
 from tracer.exporters.traced import period_ns, traced_block
 from tracer.exporters.what_if import what_if
 from tracer.findings import Check, Finding
@@ -32,6 +33,7 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tracer": VERSION,
+        "answer": verdict(analysis),
         "source": source_json(analysis),
         "integrity": _integrity(analysis),
         "facts": _facts(analysis),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tracer.exporters.json_report import SCHEMA, check_json, finding_json, note_json, plain
+from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.rank_analysis import Alignment, KindSums, RankAnalysis, RankResult
 from tracer.version import VERSION
 
@@ -36,6 +37,7 @@ def _head(analysis: RankAnalysis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tracer": VERSION,
+        "answer": ranks_verdict(analysis),
         "integrity": {"status": analysis.integrity_status, "notes": notes},
     }
 
@@ -103,7 +105,8 @@ def _summary(rank: RankResult) -> dict[str, Any]:
 
 
 def with_waits(report: dict[str, Any], rank: RankResult, analysis: RankAnalysis) -> dict[str, Any]:
-    """The report of a rank with what only the comparison could tell."""
+    """The report of a rank with what only the comparison could tell. Its own answer stays: what
+    one rank can say."""
     report["source"]["rank"] = rank.summary.rank
     report["source"]["path"] = rank.summary.path
     communication = report.get("communication")
