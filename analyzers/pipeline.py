@@ -95,8 +95,9 @@ def _understand(trace: Trace) -> tuple[Context, Slices]:
     if plan.found:
         told = phases_by_kernels(work, attribution, plan.host, plan.work_step)
         plan = replace(plan, host=told)
-    # The host is there also where no operator ran.
-    devices = np.unique(lanes.device) if work.event.size or not work.cpu_only else _HOST
+    # The host is there also where no operator ran, if any would have been recorded.
+    without = work.cpu_only and not work.event.size and not _unaccounted(work)
+    devices = _HOST if without else np.unique(lanes.device)
     slices = cut_window(lanes, devices, *plan.window, plan.start_ns, plan.end_ns)
     gaps = find_gaps(slices, lanes, work.cpu_only)
     return Context(work, roles, attribution, lanes, plan, gaps), slices.busy
