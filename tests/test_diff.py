@@ -671,6 +671,17 @@ def test_launching_is_the_same_finding_in_steps_of_another_name() -> None:
     assert _statuses(_found(ours), _found(theirs)) == ["still"]
 
 
+def test_what_the_loop_does_beside_its_steps_is_in_the_answer() -> None:
+    def evaluated(ratio: float) -> Analysis:
+        title = f"evaluation takes {ratio:.0%} of the time"
+        return _found(Finding("loop.evaluation", "warning", title, 2, 4_000, ratio))
+
+    assert "Evaluation takes 18 % of the time in B, 49 % in A." in said(
+        compare(evaluated(0.49), evaluated(0.18))
+    )
+    assert "Evaluation" not in said(compare(evaluated(0.18), evaluated(0.17)))
+
+
 def test_two_waits_of_one_function_stay_apart() -> None:
     ours = _found(wait(10, 4.0), wait(20, 9.0))
     changes = compare(ours, _found(wait(20, 9.0))).findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,52 @@ from tests.recordings import analysis_of
 from tracer import trace
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
+from tracer.analyzers.diff.compare import compare
+from tracer.exporters.diff_findings import cost_changes
+from tracer.exporters.diff_levels import Bucket
+from tracer.exporters.diff_text import render_diff
 from tracer.findings import Finding
 
 NODE = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
 DEVICE: dict[str, Any] = {"device": 0, "name": "NVIDIA H200", "memory_bytes": 150 * 10**9}
 
 
-def checkpointed(again_us: float = 200, reserved: int | None = None) -> Analysis:
-    """Two steps of 1 ms: forward, what is computed again in the backward, backward, optimizer."""
+def checkpointed(again_us: float = 200, reserved: int | None = None, steps: int = 2) -> Analysis:
+    """Steps of 1 ms: forward, what is computed again in the backward, backward, optimizer."""
     maker = TraceMaker()
     if reserved is not None:
         maker.side("devices", **DEVICE)
         allocation = maker.add("memory", "[memory]", 1, 0)
         sizes = {"allocated_bytes": reserved, "reserved_bytes": reserved}
         maker.side("memory", allocation, device_type=1, device=0, **sizes)
-    for step in range(2):
+    for step in range(steps):
         at = 1000 * step
-        maker.annotation(f"ProfilerStep#{step}", at, 990)
+        rest = at + again_us
+        maker.annotation(f"ProfilerStep#{step}", at, 790 + again_us)
         maker.module("layers.0", "Layer", at + 5, 20)
         maker.launch("gemm", start=at + 8, run=(at + 100, at + 300), operator="aten::mm")
         maker.operator(NODE, at + 40, 40)
         maker.module("layers.0", "Layer", at + 45, 10)
         end = at + 300 + again_us
-        maker.launch("gemm", start=at + 46, run=(at + 300, end), operator="aten::mm")
-        maker.launch("gemm", start=at + 60, run=(end, at + 800), operator="aten::mm")
+        if again_us:
+            maker.launch("gemm", start=at + 46, run=(at + 300, end), operator="aten::mm")
+        maker.launch("gemm", start=at + 60, run=(end, rest + 600), operator="aten::mm")
         maker.annotation("Optimizer.step#SGD.step", at + 85, 10)
-        maker.launch("adam", start=at + 88, run=(at + 800, at + 900), operator="aten::add_")
+        maker.launch("adam", start=at + 88, run=(rest + 600, rest + 700), operator="aten::add_")
     return analyze(maker.build())
 
 
 def found(analysis: Analysis) -> Finding:
     (finding,) = [f for f in analysis.findings if f.rule == "training.recompute"]
     return finding
+
+
+def test_a_comparison_tells_of_the_part_that_went() -> None:
+    diff = compare(checkpointed(steps=8), checkpointed(0, steps=8))
+    assert re.search(r"recompute +200 us +- +-200 us", render_diff(diff, width=160))
+    (promise,) = [row.prediction for row in cost_changes(diff) if row.prediction is not None]
+    assert promise.about == Bucket("recompute", "", 200_000, 0)
+    assert promise.predicted_gain_ns == promise.measured_gain_ns == 200_000
 
 
 def test_what_is_computed_again_is_the_cost() -> None:

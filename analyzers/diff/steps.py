@@ -21,6 +21,8 @@ _ALIKE_RATIO, _SAME_CHANGE_RATIO = 0.05, 0.25
 # Phases that may be another, which was not seen. A forward pass is none of training steps.
 _INFERENCE = ("forward", "prefill", "decode", "mixed")
 _OPEN_PHASES = {"": (*_INFERENCE, "training"), "forward": _INFERENCE}
+# The part of a step that is told apart only where it takes long.
+_FOLDED = "preparation"
 _GROUP_OF_BUCKET = np.array([GROUPS.index(group) for group, _ in BUCKETS])
 
 
@@ -231,11 +233,16 @@ def source_of(analysis: Analysis) -> str | None:
 
 
 def _parts(before: Analysis, after: Analysis, names: tuple[str, str]) -> tuple[PartOfStep, ...]:
-    """The parts of a step that both sides tell, such as forward and backward pass."""
-    theirs = {p.name: p.median_ns for p in after.phases if p.part_of and p.part_of == names[1]}
-    return tuple(
-        PartOfStep(p.name, p.median_ns, ns)
-        for p in before.phases
-        if p.part_of and p.part_of == names[0] and p.median_ns is not None
-        if (ns := theirs.get(p.name)) is not None
-    )
+    """The parts of a step, such as forward and backward pass, where both sides tell them. One that
+    is not there took no time, but for preparing: it is of the forward pass where it is short."""
+    ours, theirs = _median_parts(before, names[0]), _median_parts(after, names[1])
+    if not ours or not theirs:
+        return ()
+    told = [*ours, *(name for name in theirs if name not in ours)]
+    told = [n for n in told if n != _FOLDED or (n in ours and n in theirs)]
+    return tuple(PartOfStep(name, ours.get(name, 0), theirs.get(name, 0)) for name in told)
+
+
+def _median_parts(analysis: Analysis, phase: str) -> dict[str, int]:
+    parts = [p for p in analysis.phases if p.part_of and p.part_of == phase]
+    return {p.name: p.median_ns for p in parts if p.median_ns is not None}

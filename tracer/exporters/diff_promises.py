@@ -32,6 +32,8 @@ PLACES = {
     "comm.same_stream": "communication",
     "fallback.communication": "communication",
 }
+# A part of training steps, which work of several groups makes longer.
+_PARTS = {"training.recompute": "recompute"}
 
 
 @dataclass(frozen=True)
@@ -124,5 +126,9 @@ def _about(change: PhaseChange, cost: Cost, turn: bool) -> Bucket | None:
     """The part of the step that the finding makes longer."""
     if turn and cost.between_ratio > _MOST_RATIO:
         return between_of(change)
+    if cost.finding.rule in _PARTS:
+        name = _PARTS[cost.finding.rule]
+        part = next((p for p in change.parts if p.name == name), None)
+        return None if part is None else Bucket(name, "", part.before_ns, part.after_ns)
     place = PLACES.get(cost.finding.rule)
     return next((b for b in buckets_of(change) if (b.part or b.group) == place), None)

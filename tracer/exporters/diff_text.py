@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.text import Text
 
 from tracer.analysis import GROUPS, PARTS, Analysis
-from tracer.diff_analysis import DiffAnalysis, FindingChange, Measure, Named, PhaseChange, Side
+from tracer.diff_analysis import (
+    DiffAnalysis,
+    FindingChange,
+    Measure,
+    Named,
+    PartOfStep,
+    PhaseChange,
+    Side,
+)
 from tracer.exporters.diff_findings import CostChange, cost_changes
 from tracer.exporters.diff_levels import buckets_of, levels_of, told_turn
 from tracer.exporters.diff_verdict import chance, diff_verdict, promise_text
@@ -125,12 +133,19 @@ def _step_rows(page: Page, change: PhaseChange) -> Iterator[list[str]]:
     steps = f"{before.steps:,} / {after.steps:,}" if before.steps else UNKNOWN
     yield [name, *measured_cells(change.step), steps, _speeds(before, after)]
     for part in change.parts:
-        measure = Measure(part.before_ns, part.after_ns)
         label = page.name(part.name.removeprefix(f"{change.phase}."))
-        yield [f"  {label}", *measured_cells(measure)[:4], "", "", ""]
+        yield [f"  {label}", *_part_cells(part), "", "", ""]
     turn = told_turn(change)
     if turn is not None:
         yield ["  start to start", *measured_cells(turn), "", ""]
+
+
+def _part_cells(part: PartOfStep) -> list[str]:
+    """Both times, the change and its percentage; a dash where a side has no such part."""
+    *times, change, percent, _ = measured_cells(Measure(part.before_ns, part.after_ns))
+    both = zip((part.before_ns, part.after_ns), times, strict=True)
+    shown = [text if ns else UNKNOWN for ns, text in both]
+    return [*shown, change, percent if part.before_ns and part.after_ns else ""]
 
 
 def measured_cells(measure: Measure) -> list[str]:

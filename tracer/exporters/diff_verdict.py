@@ -32,6 +32,9 @@ _BY_PART = ("overhead", "other")
 _SMALLEST_RATIO = 0.005
 # A finding is told that changed by this share of the step.
 _FINDING_RATIO = 0.1
+# What a loop does beside its steps is told where its share of the time changed by so much.
+_LOOP_RATIO = 0.05
+_LOOP_WORDS = {"loop.evaluation": "Evaluation"}
 # A title with so many words before its first colon is whole without the rest.
 _WHOLE_WORDS = 5
 
@@ -47,6 +50,7 @@ def diff_verdict(diff: DiffAnalysis, costs: Sequence[CostChange]) -> str:
     sentences = [f"{answer_words(main)}{f'; {parts}' if parts else ''}."]
     sentences += [second_words(change) for change in others]
     sentences += _other_findings(main, costs)
+    sentences += _shares_of_loop(costs)
     sentences += _promise(costs) if diff.comparable else ()
     return " ".join((*_caution(diff), *sentences))
 
@@ -283,6 +287,19 @@ def _other_findings(change: PhaseChange, costs: Sequence[CostChange]) -> Iterato
             continue
         yield f"{capital(status)} in B: {_title(row)}."
         return
+
+
+def _shares_of_loop(costs: Sequence[CostChange]) -> Iterator[str]:
+    """What runs beside the steps and is there on both sides: no step tells of it."""
+    for row in costs:
+        ours, theirs = row.change.before, row.change.after
+        if ours is None or theirs is None or ours.rule not in _LOOP_WORDS:
+            continue
+        if ours.ratio is None or theirs.ratio is None:
+            continue
+        if abs(theirs.ratio - ours.ratio) >= _LOOP_RATIO:
+            shares = percent_text(theirs.ratio), percent_text(ours.ratio)
+            yield f"{_LOOP_WORDS[ours.rule]} takes {shares[0]} of the time in B, {shares[1]} in A."
 
 
 def _promise(costs: Sequence[CostChange]) -> Iterator[str]:
