@@ -13,6 +13,7 @@ from tracer.analyzers.graphs.maps import with_captures
 from tracer.analyzers.idle.causes import explain_idle
 from tracer.analyzers.pipeline import run_pipeline
 from tracer.analyzers.rules.attention import judge_attention
+from tracer.analyzers.rules.between import judge_between
 from tracer.analyzers.rules.cache_absent import judge_absent_cache
 from tracer.analyzers.rules.cache_copied import judge_copied_cache
 from tracer.analyzers.rules.comm import judge_communication
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     judge_memory,
     judge_throttling,
     judge_evaluation,
+    judge_between,
     judge_recompute,
     judge_absent_cache,
     judge_copied_cache,

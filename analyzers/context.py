@@ -40,6 +40,12 @@ class StepPlan:
             step = np.where(step >= 0, step, turn)
         return tuple(np.unique(step[step >= 0]).tolist())
 
+    def following(self, start_ns: Longs) -> tuple[int, ...]:
+        """The steps that times between steps, on the host, come after."""
+        announced = np.array([step.start_ns for step in self.host], dtype=np.int64)
+        step = np.searchsorted(announced, start_ns, side="right") - 1
+        return tuple(np.unique(step[step >= 0]).tolist())
+
     @property
     def window(self) -> tuple[int, int]:
         return int(self.start_ns[0]), int(self.end_ns.max())
