@@ -410,6 +410,16 @@ def test_a_gain_is_no_new_step_time_where_steps_differ() -> None:
     assert "Without it" not in said and "That would gain 35.0 ms a step." in said
 
 
+@pytest.mark.parametrize("missing", [(), (Note("trace.kernels_missing", "9 of 10 kernels"),)])
+def test_idle_that_nothing_tells_of_says_what_would(missing: tuple[Note, ...]) -> None:
+    steps = _decode(ffn__projection=6_000, overhead__unexplained=54_000)
+    analysis = make_analysis(steps, notes=(Note("trace.no_launches", "device alone"), *missing))
+    source = replace(analysis.trace.meta, source_kind="rocprof")
+    said = verdict(replace(analysis, trace=replace(analysis.trace, meta=source)))
+    told = "Why the GPU had nothing to do is not recorded: rocprofv3 --hip-trace tells." in said
+    assert told is not bool(missing)
+
+
 def test_a_mean_cost_above_the_median_step_is_told_of_the_mean_step() -> None:
     slow, usual = Step("decode", {"ffn.projection": 60_000.0}), {"ffn.projection": 20_000.0}
     finding = Finding("cache.absent", "critical", "no cache", 5, 140_000_000, 0.9, (0, 1, 2, 3, 4))

@@ -42,6 +42,13 @@ _UNRECORDED_RATIO = 0.05
 _BETWEEN_RATIO = 0.2
 # The second phase gets a sentence from this share of the window on.
 _SECOND_PHASE_RATIO = 0.25
+# What records the calls of the host, by who wrote the recording.
+_HOST_CALLS = {
+    "kineto": "ProfilerActivity.CPU in torch.profiler",
+    "live": "detail 'modules'",
+    "rocprof": "rocprofv3 --hip-trace",
+    "run": "detail 'modules'",
+}
 # Causes that mean the device had to wait for the host.
 _HOST_CAUSES = frozenset(IDLE_PARTS) - {"device", "profiler", "unexplained"}
 
@@ -227,6 +234,7 @@ def _caveats(analysis: Analysis, level: Level) -> list[str]:
     texts = (
         outside_sentence(analysis),
         _second_phase(analysis),
+        _unexplained(analysis, level),
         _unknown(level),
         _profiler(level),
         _observer(analysis, level),
@@ -255,6 +263,17 @@ def _second_phase(analysis: Analysis) -> str:
     ratio = percent_text(second.ratio(claim.ns))
     name = "outside operators" if second.devices == 0 and claim.kind == "idle" else claim.name
     return f"{subject}, {share} of the recording, is {ratio} {name}."
+
+
+def _unexplained(analysis: Analysis, level: Level) -> str:
+    """Why the device was idle is not known where no call of the host is, and what records these."""
+    unknown = level.part_ns("overhead", "unexplained")
+    source = _HOST_CALLS.get(analysis.trace.meta.source_kind)
+    noted = {note.rule for note in analysis.notes}
+    alone = "trace.no_launches" in noted and "trace.kernels_missing" not in noted
+    if source is None or not alone or unknown < _UNKNOWN_RATIO * level.total_ns:
+        return ""
+    return f"Why {device_words(level).name} had nothing to do is not recorded: {source} tells."
 
 
 def _unknown(level: Level) -> str:
