@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.make_traces import TraceMaker
+from tests.make_traces import MAIN_THREAD, TraceMaker
 from tests.recordings import analysis_of
 from tests.test_accounting import check_sums
 from tracer.analysis import Analysis
@@ -184,3 +184,19 @@ def test_no_steps_is_one_window_and_said() -> None:
     analysis = analyze(maker.build())
     assert steps(analysis) == [("window", "", -1, -1)]
     assert any(note.rule == "trace.no_steps" for note in analysis.notes)
+
+
+def test_a_range_that_trains_has_the_tokens_of_the_calls_in_it_that_learn() -> None:
+    """Two that accumulate gradients, and a reference that is asked."""
+    maker = TraceMaker()
+    for step in range(3):
+        at = 1000 * step
+        maker.annotation("train_step", at, 900)
+        maker.operator("aten::mm", at + 10, 800)
+        for begins, graded in ((10, 1), (300, 1), (600, 0), (950, 1)):
+            times = {"start_ns": 1000 * (at + begins), "end_ns": 1000 * (at + begins + 40)}
+            facts = {"batch": 4, "tokens": 8, "graded": graded, "thread": MAIN_THREAD}
+            maker.side("root_calls", root="", type="Model", **times, **facts)
+    steps = analyze(maker.build(detail="modules", source_kind="live")).steps
+    assert steps["phase"].tolist() == ["training"] * 3
+    assert steps[["batch", "tokens"]].to_numpy().tolist() == [[8, 64]] * 3

@@ -8,6 +8,7 @@ else the window is one step.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -338,9 +339,12 @@ def _without_learning(group: Sequence[_Call]) -> Sequence[_Call]:
 
 
 def _training_step(calls: Sequence[_Call], end_ns: int) -> HostStep:
-    batch = sum(c.batch for c in calls) if all(c.batch >= 0 for c in calls) else NONE
     step = _call_step(calls[0], end_ns, "root_call")
-    return replace(step, phase="training", batch=batch, tokens=_tokens(calls))
+    return replace(step, phase="training", batch=_batch(calls), tokens=_tokens(calls))
+
+
+def _batch(calls: Sequence[_Call]) -> int:
+    return sum(c.batch for c in calls) if all(c.batch >= 0 for c in calls) else NONE
 
 
 def _tokens(calls: Sequence[_Call]) -> int:
@@ -436,16 +440,26 @@ def _phase_word(name: str) -> str:
 def _with_phases(trace: Trace, host: Host, steps: list[HostStep]) -> list[HostStep]:
     """Fill what the source did not say: from what ran inside, then from the step's name."""
     facts = content_facts(trace, [(s.start_ns, s.end_ns) for s in steps])
+    learning = [call for call in _live_calls(trace) if call.graded == 1]
+    learning.sort(key=lambda call: call.start_ns)
+    begins = [call.start_ns for call in learning]
     out = []
     for step, seen in zip(steps, facts, strict=True):
         phase = seen.phase if seen.phase == "training" else step.phase
         word = _phase_word(step.name) if step.source in ("annotation", "announced") else ""
-        out.append(
-            replace(
-                step,
-                phase=phase or word or seen.phase,
-                batch=step.batch if step.batch >= 0 else seen.batch,
-                tokens=step.tokens if step.tokens >= 0 else seen.tokens,
-            )
+        told = replace(
+            step,
+            phase=phase or word or seen.phase,
+            batch=step.batch if step.batch >= 0 else seen.batch,
+            tokens=step.tokens if step.tokens >= 0 else seen.tokens,
         )
+        inside = slice(bisect_left(begins, step.start_ns), bisect_left(begins, step.end_ns))
+        out.append(_with_size(told, learning[inside]))
     return out
+
+
+def _with_size(step: HostStep, inside: Sequence[_Call]) -> HostStep:
+    """A training step that does not tell its size has that of the calls in it that learn."""
+    if step.phase != "training" or step.tokens >= 0 or not inside:
+        return step
+    return replace(step, batch=_batch(inside), tokens=_tokens(inside))
