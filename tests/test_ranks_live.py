@@ -198,3 +198,4 @@ def test_each_rank_writes_a_report_of_its_own(tmp_path: Path) -> None:
         written = tmp_path / f"report.rank{rank}.json"
         assert json.loads(written.read_text())["source"]["rank"] == rank
         assert f"tracer: report written to {written}" in said
+        assert any(line.startswith(f"tracer: rank {rank} of 2; to compare") for line in said)

@@ -218,6 +218,7 @@ class _Session:
 
     def _publish(self, recording: Recording) -> None:
         if self._report is not None and self._write(recording, self._report):
+            self._point_to_ranks(recording)
             return
         stream: Any = sys.__stderr__ or sys.stderr
         stream.write("\n" + recording.report.text())
