@@ -218,16 +218,25 @@ def test_host_work_between_steps_counts_once_a_pause() -> None:
     assert host.count == 5  # one behind each step but the last
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_host_that_waits_for_another_process_is_told_from_one_that_works(waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        ("<built-in method poll of select.poll object>", True),
+        ("<built-in function sleep>", False),  # a pause of its own: to leave it out gains
+        ("", False),
+    ],
+)
+def test_a_host_that_waits_for_another_process_is_told_from_one_that_works(
+    call: str, waits: bool
+) -> None:
     maker = TraceMaker()
     for step in range(4):
         at = 20_000 * step
         maker.annotation(f"ProfilerStep#{step}", at, 19_900)
         maker.launch("gemm", start=at + 10, run=(at + 15, at + 1_000), operator="aten::mm")
         maker.host("frame", "lib/queue.py(15): take", at + 1_100, 17_000)
-        if waits:
-            maker.host("frame", "<built-in method poll of select.poll object>", at + 1_200, 16_000)
+        if call:
+            maker.host("frame", call, at + 1_200, 16_000)
         maker.launch("gemm", start=at + 18_200, run=(at + 18_210, at + 19_800), operator="aten::mm")
     places = found(analyze(maker.build()), "gap.host")
     (finding,) = [place for place in places if place.where.function == "take"]
