@@ -10,11 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.events import EVENTS, KIND_CODE, NONE, SIDE_TABLES, make_table, text_column
+from tracer.events import EVENTS, KIND_CODE, NONE, SIDE_TABLES, fits, make_table, text_column
 
 Ints = NDArray[np.int64]
 Tables = dict[str, pd.DataFrame]
 
+_WIDTHS = ("int8", "int16", "int32")
 _FREE = ("thread", "device", "stream", "correlation", "external_id")
 
 
@@ -42,7 +43,7 @@ def tables_of(batches: Iterable[Batch]) -> tuple[pd.DataFrame, Tables]:
     held = [batch for batch in batches if batch.rows]
     start = _joined([batch.start_ns for batch in held])
     duration = _joined([batch.duration_ns for batch in held])
-    order = np.lexsort((-duration, start))
+    order = sort_order(start, duration)
     values: dict[str, Any] = {"start_ns": start[order], "duration_ns": duration[order]}
     kinds = [np.full(batch.rows, KIND_CODE[batch.kind], dtype=np.int8) for batch in held]
     values["kind"] = np.concatenate([*kinds, np.empty(0, dtype=np.int8)])[order]
@@ -54,14 +55,38 @@ def tables_of(batches: Iterable[Batch]) -> tuple[pd.DataFrame, Tables]:
     return make_table(EVENTS, values), _sides(held, moved_to)
 
 
-def _joined(parts: Sequence[NDArray[Any]]) -> Ints:
-    joined: Ints = np.concatenate([np.empty(0, dtype=np.int64), *parts])
-    return joined.astype(np.int64, copy=False)
+def narrowed(values: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers in as little memory as they need."""
+    if not values.size:
+        return values
+    least, most = values.min(), values.max()
+    width = next((w for w in _WIDTHS if fits(np.array([least, most]), w)), "int64")
+    if least == most:
+        return np.broadcast_to(least.astype(width), values.shape)
+    return values.astype(width, copy=False)
+
+
+def sort_order(starts: Ints, durations: NDArray[Any], order: Ints | None = None) -> Ints:
+    """Rows by start, then the longer first, then by `order` or as they stand. Few starts are
+    shared, so only those are compared further."""
+    rows: Ints = np.argsort(starts, kind="stable")
+    sorted_starts = starts[rows]
+    tied = np.zeros(len(rows) + 1, dtype=bool)
+    np.equal(sorted_starts[1:], sorted_starts[:-1], out=tied[1:-1])
+    among = np.flatnonzero(tied[1:] | tied[:-1])
+    some = rows[among]
+    last = some if order is None else order[some]
+    rows[among] = some[np.lexsort((last, -durations[some], starts[some]))]
+    return rows
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype=np.int8), *parts])
 
 
 def _column(batch: Batch, column: str) -> NDArray[Any]:
     found = batch.columns.get(column)
-    return np.full(batch.rows, NONE, dtype=np.int64) if found is None else found
+    return np.full(batch.rows, NONE, dtype=np.int8) if found is None else found
 
 
 def _names(batches: Sequence[Batch], order: Ints) -> Any:
@@ -69,29 +94,33 @@ def _names(batches: Sequence[Batch], order: Ints) -> Any:
     parts = []
     for batch in batches:
         recode = [codes.setdefault(name, len(codes)) for name in batch.names]
-        parts.append(np.array(recode, dtype=np.int64)[batch.codes])
+        parts.append(np.array(recode, dtype=np.int32)[batch.codes])
     return text_column(_joined(parts)[order], list(codes))
 
 
 def _sides(batches: Sequence[Batch], moved_to: Ints) -> Tables:
-    parts: dict[str, list[pd.DataFrame]] = {}
+    parts: dict[str, list[Mapping[str, Any]]] = {}
     first = 0
     for batch in batches:
         for table, columns in batch.sides.items():
             rows = np.asarray(columns.get("event", np.arange(batch.rows)), dtype=np.int64)
             if rows.size:
                 values = {**columns, "event": moved_to[rows + first]}
-                parts.setdefault(table, []).append(pd.DataFrame(values))
+                parts.setdefault(table, []).append(values)
         first += batch.rows
     return {table: _side(table, found) for table, found in parts.items()}
 
 
-def _side(table: str, parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _side(table: str, parts: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows of all batches, by event."""
-    found = pd.concat(parts, ignore_index=True).sort_values("event", kind="stable")
+    if len({frozenset(part) for part in parts}) > 1:
+        joined = pd.concat(list(map(pd.DataFrame, parts)), ignore_index=True)
+        parts = [{column: joined[column].to_numpy() for column in joined.columns}]
+    rows = np.concatenate([part["event"] for part in parts])
+    order = np.argsort(rows, kind="stable")
     columns = SIDE_TABLES[table]
-    values: dict[str, Any] = {}
-    for column in found.columns:
-        texts = columns[column] == "text"
-        values[column] = found[column].fillna("").to_list() if texts else found[column].to_numpy()
+    values: dict[str, Any] = {"event": rows[order]}
+    for column in parts[0].keys() - {"event"}:
+        found = np.concatenate([np.asarray(part[column]) for part in parts])[order]
+        values[column] = pd.Series(found).fillna("") if columns[column] == "text" else found
     return make_table(columns, values)

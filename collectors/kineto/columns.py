@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.collectors.batches import sort_order
 from tracer.collectors.kineto.fields import (
     CALLS,
     DEVICE_WAIT,
@@ -325,19 +326,6 @@ def _mark_ranges(columns: Columns) -> None:
         kinds, names = columns.view(EVENTS, "kind"), columns.view(EVENTS, "name")
         operators = kinds == KIND_CODE["operator"]
         kinds[operators & is_range[names]] = KIND_CODE["annotation"]
-
-
-def sort_order(starts: Ints, durations: Ints, order: Ints) -> Ints:
-    """Rows by start, then the longer first, then as in the file. Few starts are shared, so only
-    those are compared further."""
-    rows: Ints = np.argsort(starts, kind="stable")
-    sorted_starts = starts[rows]
-    tied = np.zeros(len(rows) + 1, dtype=bool)
-    np.equal(sorted_starts[1:], sorted_starts[:-1], out=tied[1:-1])
-    among = np.flatnonzero(tied[1:] | tied[:-1])
-    some = rows[among]
-    rows[among] = some[np.lexsort((order[some], -durations[some], starts[some]))]
-    return rows
 
 
 def _distinct(texts: Texts, read: Callable[[bytes], str]) -> tuple[list[str], NDArray[np.int32]]:
