@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.collectors.batches import Ints
+from tracer.collectors.rocprof.batches import distinct_of
 from tracer.events import NONE, SIDE_TABLES, make_table
 
 _MOST = 1 << 31
@@ -45,8 +46,8 @@ class Devices:
 
     def of(self, agents: Ints) -> Ints:
         """The device of each agent; -1 where it is none."""
-        distinct, place = np.unique(agents, return_inverse=True)
-        numbers = [self.number.get(agent, NONE) for agent in distinct.tolist()]
+        distinct, place = distinct_of(agents)
+        numbers = [self.number.get(agent, NONE) for agent in distinct]
         return np.array(numbers, dtype=np.int64)[place]
 
 

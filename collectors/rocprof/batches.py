@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.collectors.batches import Batch, Ints, tables_of
+from tracer.collectors.batches import Batch, Ints, narrowed, tables_of
 from tracer.events import NONE, SIDE_TABLES, make_table
+
+_WIDTHS = (np.uint8, np.uint16, np.uint32)
+_FEW = 1 << 16  # values that are counted sooner than sorted
 
 Columns = Mapping[str, Any]
 
@@ -33,10 +36,19 @@ class Texts:
     @staticmethod
     def alike(text: str, length: int) -> Texts:
         """A column that says the same in every row."""
-        return Texts(np.zeros(length, dtype=np.int32), [text])
+        return Texts(np.broadcast_to(np.int32(0), length), [text])
 
-    def __getitem__(self, rows: NDArray[Any]) -> Texts:
+    def __getitem__(self, rows: Any) -> Texts:
         return Texts(self.codes[rows], self.values)
+
+    def said(self) -> list[str]:
+        """The different texts."""
+        return [self.values[code] for code in distinct_of(self.codes)[0]]
+
+    def rows_of(self, wanted: Callable[[str], bool]) -> Ints:
+        """The rows with texts that are wanted."""
+        passes = np.array([wanted(value) for value in self.values], dtype=bool)
+        return np.flatnonzero(passes[self.codes]) if passes.any() else np.empty(0, dtype=np.int64)
 
     def listed(self) -> list[str]:
         """The text of each row."""
@@ -44,8 +56,8 @@ class Texts:
 
     def used(self) -> Texts:
         """The same column without values that no row has."""
-        distinct, codes = np.unique(self.codes, return_inverse=True)
-        return Texts(codes.astype(np.int32), [self.values[code] for code in distinct.tolist()])
+        distinct, codes = distinct_of(self.codes)
+        return Texts(codes.astype(np.int32), [self.values[code] for code in distinct])
 
 
 def joined_texts(columns: Sequence[Texts]) -> Texts:
@@ -56,6 +68,41 @@ def joined_texts(columns: Sequence[Texts]) -> Texts:
         recode = [codes.setdefault(value, len(codes)) for value in column.values]
         parts.append(np.array(recode, dtype=np.int32)[column.codes])
     return Texts(np.concatenate(parts), list(codes))
+
+
+class Packed(NamedTuple):
+    """Numbers in as few bytes as they differ by."""
+
+    least: int
+    above: NDArray[Any]
+
+    @staticmethod
+    def of(values: Ints) -> Packed:
+        """These numbers."""
+        least, most = (int(values.min()), int(values.max())) if values.size else (0, 0)
+        if least == most:
+            return Packed(least, np.broadcast_to(np.uint8(0), values.shape))
+        for width in _WIDTHS:
+            if most - least <= np.iinfo(width).max:
+                return Packed(least, (values - least).astype(width))
+        return Packed(0, values)
+
+    def values(self) -> Ints:
+        """The numbers."""
+        return self.above.astype(np.int64) + self.least
+
+
+def distinct_of(values: NDArray[np.signedinteger[Any]]) -> tuple[list[int], Ints]:
+    """The distinct values in order, and the place of each value among them."""
+    least, most = (int(values.min()), int(values.max())) if values.size else (0, 0)
+    if most - least >= _FEW:
+        distinct, place = np.unique(values, return_inverse=True)
+        return distinct.tolist(), place
+    above = values.astype(np.int64, copy=False) - least
+    present = np.zeros(most - least + 1, dtype=bool)
+    present[above] = True
+    place = np.cumsum(present) - 1
+    return (np.flatnonzero(present) + least).tolist(), place[above]
 
 
 def long_of(number: int) -> int:
@@ -95,9 +142,10 @@ class Process:
         sides: Mapping[str, Columns] | None = None,
     ) -> None:
         """Rows of one kind; `sides` describe all of them."""
-        rows = np.flatnonzero(times.known())
-        self.timeless += times.start_ns.size - rows.size
-        if not rows.size:
+        known = times.known()
+        rows: Any = slice(None) if known.all() else np.flatnonzero(known)
+        self.timeless += int(np.count_nonzero(~known))
+        if not known.any():
             return
         kept = names[rows].used()
         start = times.start_ns[rows]
@@ -105,14 +153,11 @@ class Process:
             Batch(
                 kind,
                 start,
-                times.end_ns[rows] - start,
-                kept.codes,
+                narrowed(times.end_ns[rows] - start),
+                narrowed(kept.codes),
                 kept.values,
-                {name: values[rows] for name, values in columns.items()},
-                {
-                    table: {name: values[rows] for name, values in described.items()}
-                    for table, described in (sides or {}).items()
-                },
+                _of_rows(rows, columns),
+                {table: _of_rows(rows, described) for table, described in (sides or {}).items()},
             )
         )
 
@@ -120,6 +165,11 @@ class Process:
         """The devices that its kernels ran on."""
         ran = [batch.columns["device"] for batch in self.batches if batch.kind == "kernel"]
         return {device for column in ran for device in np.unique(column).tolist()}
+
+
+def _of_rows(rows: Any, columns: Columns) -> Columns:
+    chosen = {name: values[rows] for name, values in columns.items()}
+    return {n: narrowed(v) if v.dtype.kind == "i" else v for n, v in chosen.items()}
 
 
 def join_processes(processes: Sequence[Process]) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
@@ -145,16 +195,18 @@ def _moved(
 ) -> Batch:
     """The batch with rows of the table of threads, and links beyond those of other processes."""
     columns = {
-        name: np.where(values == NONE, NONE, values + above.get(name, 0))
+        name: np.where(values == NONE, NONE, values + np.int64(above[name]))
         for name, values in batch.columns.items()
+        if above.get(name)
     }
+    columns = {**batch.columns, **columns}
     if "thread" in columns:
-        distinct, place = np.unique(columns["thread"], return_inverse=True)
+        distinct, place = distinct_of(columns["thread"])
         rows = [
             NONE if tid == NONE else threads.setdefault((pid, tid), len(threads))
-            for tid in distinct.tolist()
+            for tid in distinct
         ]
-        columns["thread"] = np.array(rows, dtype=np.int64)[place]
+        columns["thread"] = narrowed(np.array(rows, dtype=np.int64)[place])
     return replace(batch, columns=columns)
 
 

@@ -15,7 +15,9 @@ Record = TypeVar("Record")
 PART_BYTES = 4 << 20
 # Between two records; the second pattern is also found inside of one, and then no list ends there.
 _BETWEEN = (re.compile(rb'\}\s*,\s*(?=\{\s*"size")'), re.compile(rb"\}\s*,\s*(?=\{)"))
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+# A text that does not end goes to the end.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+_MARK = b"\xef\xbb\xbf"
 _PLACE = re.compile(r"\(byte (\d+)\)")
 _CLOSING = {b"{"[0]: b"}", b"["[0]: b"]"}
 _RAW = msgspec.json.Decoder(list[Raw])
@@ -66,11 +68,12 @@ class Records(Generic[Record]):
             pieces = _RAW.decode(text)
         except msgspec.DecodeError:
             return None
-        found = [one for one in map(self._fitting, pieces) if one is not None]
+        found = [one for one in map(self.one, pieces) if one is not None]
         self.lost += len(pieces) - len(found)
         return found
 
-    def _fitting(self, piece: Raw) -> Record | None:
+    def one(self, piece: bytes | Raw) -> Record | None:
+        """A single record; None for one that does not fit."""
         try:
             return self._one.decode(piece)
         except msgspec.ValidationError:
@@ -99,7 +102,7 @@ def readable(text: bytes) -> bytes:
         text.decode()
     except UnicodeDecodeError:
         return text.decode("utf-8-sig", "replace").encode()
-    return text.removeprefix(b"\xef\xbb\xbf")
+    return text[len(_MARK) :] if text.startswith(_MARK) else text
 
 
 def closed(text: bytes, error: msgspec.DecodeError) -> bytes | None:
@@ -110,6 +113,22 @@ def closed(text: bytes, error: msgspec.DecodeError) -> bytes | None:
     if not end:
         return None
     return text[:end] + b"".join(_CLOSING[bracket] for bracket in reversed(open_brackets))
+
+
+def item_ends(text: bytes | bytearray) -> Iterator[int]:
+    """Where each object ends that does not lie in another, until a bracket closes that was not
+    opened here."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        first = text[token.start()]
+        if first in _CLOSING:
+            depth += 1
+        elif first != b'"'[0]:
+            depth -= 1
+            if depth < 0:
+                return
+            if depth == 0:
+                yield token.end()
 
 
 def _last_item(text: bytes) -> tuple[int, bytes]:

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
 from tracer.collectors.batches import Ints
+from tracer.collectors.kineto.stream import open_source
 from tracer.collectors.rocprof.agents import Devices, Gpu
-from tracer.collectors.rocprof.batches import Process, Texts, Times, long_of
-from tracer.collectors.rocprof.content import Progress, read_content
+from tracer.collectors.rocprof.batches import Process, Texts, Times, distinct_of, long_of
+from tracer.collectors.rocprof.content import Progress
+from tracer.collectors.rocprof.json_columns import Part, longs_of
+from tracer.collectors.rocprof.json_forms import FORMS
+from tracer.collectors.rocprof.json_lists import Split, split_lists
 from tracer.collectors.rocprof.json_records import (
     EMPTY,
     Agent,
-    Allocation,
-    Copy,
     Document,
     Domain,
-    Kernel,
     Recorded,
-    Row,
     Strings,
     Symbol,
 )
@@ -52,11 +52,20 @@ from tracer.events import NONE, Trace
 from tracer.held_ranks import place_of
 
 _GPU = 2
+_PIECE_BYTES = 1 << 20
+_KEY_BYTES = 64
+_RECORDS_KEY = b'"buffer_records"'
+_OF_A_PROCESS = re.compile(_RECORDS_KEY + rb"\s*:\s*\{")
+_NO_ROWS = np.empty(0, dtype=np.int64)
 _CALLS = ("hip_api", "hsa_api", "rccl_api", "marker_api")
-_READ = (*_CALLS, "kernel_dispatch", "memory_copy", "memory_allocation", "scratch_memory")
 
 
-One = TypeVar("One", bound=Row)
+@dataclass(frozen=True)
+class _File:
+    """What a file holds: its processes, whose long lists are in `split`."""
+
+    processes: list[Recorded]
+    split: Split
 
 
 def read_rocprof_json(
@@ -64,12 +73,21 @@ def read_rocprof_json(
 ) -> Trace:
     """Read a JSON of rocprofv3, plain or gzipped; with `rank`, one of those it holds. A file that
     is cut gives what comes before."""
+    recording, of = _recorded(path, rank, progress)
+    return make_trace(recording, rank, of)
+
+
+def _recorded(
+    path: str | PathLike[str], rank: int | None, progress: Progress | None
+) -> tuple[Recording, int]:
+    """What is to be told of a file, and how many processes it holds."""
     remarks = Remarks()
-    found = _processes(path, remarks, progress)
-    of = len(found)
+    found = _read(path, remarks, progress)
+    of = len(found.processes)
     if rank is not None:
-        path, found = place_of(Path(path), rank), found[rank : rank + 1]
-    return make_trace(_recording(path, found, remarks), rank, of)
+        path = place_of(Path(path), rank)
+        found = replace(found, processes=found.processes[rank : rank + 1])
+    return _recording(path, found, remarks), of
 
 
 def ranks_in(path: str | PathLike[str]) -> list[int]:
@@ -81,32 +99,48 @@ def ranks_in(path: str | PathLike[str]) -> list[int]:
 @lru_cache(maxsize=64)
 def _ranks_in(path: str, _modified_ns: int, _size: int) -> int:
     """How many; kept while the file is the same."""
+    if not _may_hold_several(path):
+        return 0
     remarks = Remarks()
-    found = _processes(path, remarks, None)
-    if len(found) < 2:
+    found = _read(path, remarks, None)
+    if len(found.processes) < 2:
         return 0
     devices = [process.devices() for process in _recording(path, found, remarks).processes]
     alone = sum(map(len, devices)) == len(set().union(*devices))
-    return len(found) if alone and all(devices) else 0
+    return len(devices) if alone and all(devices) else 0
 
 
-def _processes(
-    path: str | PathLike[str], remarks: Remarks, progress: Progress | None
-) -> list[Recorded]:
-    content = read_content(path, progress)
-    if content.cut:
-        remarks.cut.append(Path(path).name)
-    document = _document(path, readable(content.text), remarks)
+def _may_hold_several(path: str) -> bool:
+    """Whether a file may hold more than one process: the records of each stand under a key."""
+    keys, rest = 0, b""
+    piece = memoryview(bytearray(_PIECE_BYTES))
+    with open_source(path) as (source, _):
+        while keys < 2 and (got := source.read_into(piece)):
+            text = rest + piece[:got]
+            found = _OF_A_PROCESS.finditer(text) if _RECORDS_KEY in text else ()
+            ends = [key.end() for key in found]
+            keys += len(ends)
+            rest = text[max([len(text) - _KEY_BYTES, *ends]) :]
+    return keys > 1
+
+
+def _read(path: str | PathLike[str], remarks: Remarks, progress: Progress | None) -> _File:
+    with open_source(path) as (source, size):
+        after_read = None if progress is None else lambda: progress(source.position(), size)
+        split = split_lists(source, after_read)
+        if source.cut:
+            remarks.cut.append(Path(path).name)
+    document = _document(path, readable(split.text), remarks)
     found: list[Recorded] | None = part_of(document.processes, list[Recorded], None)
-    return [part_of(document.processes, Recorded, Recorded())] if found is None else found
+    if found is None:
+        found = [part_of(document.processes, Recorded, Recorded())]
+    return _File(found, split)
 
 
-def _recording(
-    path: str | PathLike[str], processes: Sequence[Recorded], remarks: Remarks
-) -> Recording:
+def _recording(path: str | PathLike[str], found: _File, remarks: Remarks) -> Recording:
     recording = Recording(fspath(path), remarks)
-    for process in processes:
-        _Reader(process, recording).read()
+    for process in found.processes:
+        _Reader(process, found.split, recording).read()
     return recording
 
 
@@ -124,19 +158,8 @@ def _document(path: str | PathLike[str], text: bytes, remarks: Remarks) -> Docum
     return msgspec.json.decode(closing, type=Document)
 
 
-def _times(records: Sequence[Row]) -> Times:
-    return Times(_ints(records, "start_timestamp"), _ints(records, "end_timestamp"))
-
-
-def _ints(records: Sequence[Any], field: str) -> Ints:
-    return _longs(list(map(attrgetter(field), records)))
-
-
-def _longs(values: list[int]) -> Ints:
-    try:
-        return np.array(values, dtype=np.int64)
-    except OverflowError:
-        return np.array(list(map(long_of, values)), dtype=np.int64)
+def _times(part: Part) -> Times:
+    return Times(part.ints("start_timestamp"), part.ints("end_timestamp"))
 
 
 @dataclass(frozen=True)
@@ -159,32 +182,33 @@ class _Names:
     def operations(self, kinds: Ints, operations: Ints) -> Texts:
         """The names of these operations."""
         key = kinds << 32 | operations
-        distinct, place = np.unique(key, return_inverse=True)
-        names = [self.operation(one >> 32, one & 0xFFFFFFFF) for one in distinct.tolist()]
+        distinct, place = distinct_of(key)
+        names = [self.operation(one >> 32, one & 0xFFFFFFFF) for one in distinct]
         return Texts.of(names)[place]
 
     def kernels(self, numbers: Ints) -> Texts:
         """The names of these kernels."""
-        distinct, place = np.unique(numbers, return_inverse=True)
-        found = [self.symbols.get(number) for number in distinct.tolist()]
+        distinct, place = distinct_of(numbers)
+        found = [self.symbols.get(number) for number in distinct]
         names = [
             f"kernel {number}" if symbol is None else symbol.name()
-            for number, symbol in zip(distinct.tolist(), found, strict=True)
+            for number, symbol in zip(distinct, found, strict=True)
         ]
         return Texts.of(names)[place]
 
     def registers(self, numbers: Ints) -> Ints:
         """Vector registers that each kernel uses; -1 unknown."""
-        distinct, place = np.unique(numbers, return_inverse=True)
-        found = [self.symbols.get(number) for number in distinct.tolist()]
+        distinct, place = distinct_of(numbers)
+        found = [self.symbols.get(number) for number in distinct]
         counts = [NONE if symbol is None else symbol.arch_vgpr_count for symbol in found]
-        return _longs(counts)[place]
+        return longs_of(counts)[place]
 
 
 class _Reader:
     """Reads one process of a file into the recording."""
 
-    def __init__(self, process: Recorded, recording: Recording) -> None:
+    def __init__(self, process: Recorded, split: Split, recording: Recording) -> None:
+        self._split = split
         self._recording = recording
         self._remarks = recording.remarks
         self._lists: dict[str, Raw] = part_of(process.buffer_records, dict[str, Raw], {})
@@ -198,7 +222,7 @@ class _Reader:
         begin = recording.add_gpus(self._machine(), [agent.gpu() for agent in gpus])
         handles = [long_of(agent.id.handle) for agent in gpus]
         self._devices = Devices({handle: begin + i for i, handle in enumerate(handles)})
-        self._dispatches: list[Ints] = [np.empty(0, dtype=np.int64)]
+        self._dispatches: list[Ints] = [_NO_ROWS]
 
     def _machine(self) -> str:
         node = self._metadata.get("node")
@@ -209,42 +233,41 @@ class _Reader:
         calls = self._calls()
         if calls is not None:
             add_calls(self._process, calls)
-        for kernels in self._parts("kernel_dispatch", Kernel):
+            calls = calls if calls.hsa.size else None  # only those of HSA are asked for again
+        for kernels in self._parts("kernel_dispatch"):
             self._add_kernels(kernels, calls)
         self._remarks.dispatched(np.concatenate(self._dispatches))
-        for copies in self._parts("memory_copy", Copy):
+        for copies in self._parts("memory_copy"):
             self._add_copies(copies, calls)
-        self._add_allocations([a for p in self._parts("memory_allocation", Allocation) for a in p])
-        for scratch in self._parts("scratch_memory", Row):
+        self._add_allocations(list(self._parts("memory_allocation")))
+        for scratch in self._parts("scratch_memory"):
             self._process.add("overhead", self._operations(scratch), _times(scratch), {})
         for domain, text in {**self._callbacks, **self._lists}.items():
-            if domain not in _READ:
+            if domain not in FORMS:
                 self._remarks.leave(domain, length_of(text))
         self._recording.add(self._process, self._metadata)
 
-    def _parts(self, domain: str, form: type[One]) -> Iterator[list[One]]:
-        records: Records[One] = Records(form)
-        yield from filter(None, records.read(self._lists.get(domain, EMPTY)))
+    def _parts(self, domain: str) -> Iterator[Part]:
+        records = self._split.records(domain, self._lists.get(domain, EMPTY))
         self._remarks.lost += records.lost
+        yield from records.parts
 
     def _calls(self) -> Calls | None:
         parts = [
-            self._part_of_calls(domain, part)
-            for domain in _CALLS
-            for part in self._parts(domain, Row)
+            self._part_of_calls(domain, part) for domain in _CALLS for part in self._parts(domain)
         ]
         return Calls.joined(parts) if parts else None
 
-    def _part_of_calls(self, domain: str, part: Sequence[Row]) -> Calls:
-        kinds, operations = _ints(part, "kind"), _ints(part, "operation")
-        correlation = _ints(part, "correlation_id.internal")
-        words = [self._names.domain(kind, domain) for kind in np.unique(kinds).tolist()]
-        _, place = np.unique(kinds, return_inverse=True)
+    def _part_of_calls(self, domain: str, part: Part) -> Calls:
+        kinds, operations = part.ints("kind"), part.ints("operation")
+        correlation = part.ints("correlation_id.internal")
+        distinct, place = distinct_of(kinds)
+        words = [self._names.domain(kind, domain) for kind in distinct]
         name = self._names.operations(kinds, operations)
         if domain == "marker_api":
             name = self._messages(name, correlation)
         return Calls(
-            Texts.of(words)[place], name, _times(part), _ints(part, "thread_id"), correlation
+            Texts.of(words)[place], name, _times(part), part.ints("thread_id"), correlation
         )
 
     def _messages(self, name: Texts, correlation: Ints) -> Texts:
@@ -253,52 +276,52 @@ class _Reader:
         pairs = zip(name.listed(), correlation.tolist(), strict=True)
         return Texts.of(said.get(number, operation) for operation, number in pairs)
 
-    def _operations(self, part: Sequence[Row]) -> Texts:
-        return self._names.operations(_ints(part, "kind"), _ints(part, "operation"))
+    def _operations(self, part: Part) -> Texts:
+        return self._names.operations(part.ints("kind"), part.ints("operation"))
 
-    def _placed(
-        self, part: Sequence[Kernel] | Sequence[Copy], agents: str, calls: Calls | None
-    ) -> Placed:
-        correlation = _ints(part, "correlation_id.internal")
-        streams = [NONE if r.stream_id is None else r.stream_id.handle for r in part]
+    def _placed(self, part: Part, agents: str, calls: Calls | None) -> Placed:
+        correlation = part.ints("correlation_id.internal")
         return Placed(
             _times(part),
-            self._devices.of(_ints(part, agents)),
-            _longs(streams),
+            self._devices.of(part.ints(agents)),
+            part.ints("stream_id.handle"),
             correlation if calls is None else asked_by_hip(calls, correlation),
         )
 
-    def _add_kernels(self, part: Sequence[Kernel], calls: Calls | None) -> None:
-        numbers = _ints(part, "dispatch_info.kernel_id")
-        self._dispatches.append(_ints(part, "dispatch_info.dispatch_id"))
+    def _add_kernels(self, part: Part, calls: Calls | None) -> None:
+        numbers = part.ints("dispatch_info.kernel_id")
+        self._dispatches.append(part.ints("dispatch_info.dispatch_id"))
         grid, group = (
-            np.array([_ints(part, f"dispatch_info.{size}.{axis}") for axis in "xyz"])
+            np.array([part.ints(f"dispatch_info.{size}.{axis}") for axis in "xyz"])
             for size in ("grid_size", "workgroup_size")
         )
-        shared = _ints(part, "dispatch_info.group_segment_size")
-        for agent in np.unique(_ints(part, "dispatch_info.agent_id.handle")).tolist():
+        shared = part.ints("dispatch_info.group_segment_size")
+        for agent in distinct_of(part.ints("dispatch_info.agent_id.handle"))[0]:
             if agent not in self._devices.number:
                 self._devices.number[agent] = self._recording.add_gpu(Gpu())
         placed = self._placed(part, "dispatch_info.agent_id.handle", calls)
-        placed = placed.on_queues(_ints(part, "dispatch_info.queue_id.handle"))
+        placed = placed.on_queues(part.ints("dispatch_info.queue_id.handle"))
         shape = Shape(grid, group, self._names.registers(numbers), shared)
         add_kernels(self._process, placed, self._names.kernels(numbers), shape)
 
-    def _add_copies(self, part: Sequence[Copy], calls: Calls | None) -> None:
+    def _add_copies(self, part: Part, calls: Calls | None) -> None:
         words = self._operations(part)
         direction = Texts(words.codes, [copy_direction(word) for word in words.values])
         placed = self._placed(part, "src_agent_id.handle", calls)
-        ends = placed.device, self._devices.of(_ints(part, "dst_agent_id.handle"))
-        add_copies(self._process, placed, direction, ends, _ints(part, "bytes"))
+        ends = placed.device, self._devices.of(part.ints("dst_agent_id.handle"))
+        add_copies(self._process, placed, direction, ends, part.ints("bytes"))
 
-    def _add_allocations(self, rows: Sequence[Allocation]) -> None:
+    def _add_allocations(self, parts: Sequence[Part]) -> None:
+        def ints(path: str) -> Ints:
+            return np.concatenate([_NO_ROWS, *(part.ints(path) for part in parts)])
+
         found = Allocated(
-            self._operations(rows),
-            _times(rows),
-            _ints(rows, "thread_id"),
-            self._devices.of(_ints(rows, "agent_id.handle")),
-            _ints(rows, "allocation_size"),
-            np.array([_address(row.address) for row in rows], dtype=np.int64),
+            self._names.operations(ints("kind"), ints("operation")),
+            Times(ints("start_timestamp"), ints("end_timestamp")),
+            ints("thread_id"),
+            self._devices.of(ints("agent_id.handle")),
+            ints("allocation_size"),
+            ints("address"),
         )
         add_allocations(self._process, found)
 
@@ -323,14 +346,3 @@ def _messages(found: Any) -> dict[int, str]:
 
 def _logical_order(agent: Agent) -> tuple[int, int, int]:
     return agent.logical_node_type_id, agent.logical_node_id, agent.node_id
-
-
-def _address(value: Any) -> int:
-    """A number of 64 bits, as a number, in hexadecimal or as a handle."""
-    if isinstance(value, dict):
-        value = value.get("handle")
-    try:
-        number = int(value, 0) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError):
-        return NONE
-    return long_of(number)

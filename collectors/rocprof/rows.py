@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracer.collectors.batches import Ints
-from tracer.collectors.rocprof.batches import Columns, Process, Texts, Times, joined_texts
+from tracer.collectors.rocprof.batches import (
+    Columns,
+    Process,
+    Texts,
+    Times,
+    distinct_of,
+    joined_texts,
+)
 from tracer.collectors.rocprof.words import (
     COPY_NAMES,
     DEVICE_TO_DEVICE,
@@ -46,6 +53,8 @@ class Calls:
     @staticmethod
     def joined(parts: Sequence[Calls]) -> Calls:
         """The calls of all parts, one part behind the other."""
+        if len(parts) == 1:
+            return parts[0]
         return Calls(
             joined_texts([part.domain for part in parts]),
             joined_texts([part.name for part in parts]),
@@ -57,56 +66,67 @@ class Calls:
             np.concatenate([part.correlation for part in parts]),
         )
 
-    def of_hsa(self) -> NDArray[np.bool_]:
-        """Which are calls of the HSA runtime."""
-        hsa = [is_hsa(word) for word in self.domain.values]
-        return np.array(hsa, dtype=bool)[self.domain.codes]
+    @cached_property
+    def hsa(self) -> Ints:
+        """The rows of calls of the HSA runtime."""
+        return self.domain.rows_of(is_hsa)
 
-    def of_hip(self) -> NDArray[np.bool_]:
-        """Which are calls of HIP."""
-        hip = [word.startswith("HIP") for word in self.domain.values]
-        return np.array(hip, dtype=bool)[self.domain.codes]
+    @cached_property
+    def hip(self) -> Ints:
+        """The rows of calls of HIP."""
+        return self.domain.rows_of(lambda word: word.startswith("HIP"))
 
 
 def add_calls(process: Process, calls: Calls) -> None:
     """Host calls and ranges. The calls of HSA are those of the runtime where HIP's are not."""
     called, place = _called(calls)
-    kinds = np.array([KIND_CODE[call.kind] for call in called], dtype=np.int8)[place]
-    hsa = calls.of_hsa()
-    if hsa.any() and not calls.of_hip().any():
-        kinds[hsa] = KIND_CODE["runtime"]
-    texts = Texts.of(call.name for call in called)[place]
-    sequence = np.array([call.sequence for call in called], dtype=np.int64)[place]
-    sizes = np.array([call.sizes for call in called], dtype=object)[place]
-    keys = kinds.astype(np.int64) * 4 + (sequence != NONE) * 2 + (sizes != "")
-    for key in np.unique(keys).tolist():
+    keys = np.array([_key(call) for call in called], dtype=np.int16)[place]
+    if calls.hsa.size and not calls.hip.size:
+        keys[calls.hsa] = KIND_CODE["runtime"] * 4
+    texts = Texts.of(call.name for call in called)
+    codes = texts.codes[place]
+    for key in distinct_of(keys)[0]:
         rows = np.flatnonzero(keys == key)
         kind = KINDS[key // 4]
         thread = calls.thread[rows]
         columns = {"thread": np.where(thread == NONE, 0, thread)}  # all unknown ones are one
         if kind == "runtime":
             columns["correlation"] = calls.correlation[rows]
-        sides: dict[str, Columns] = {}
-        if key & 2:
-            # Autograd's own ranges are of the backward pass.
-            backward = np.array(["Backward" in name for name in texts.values])[texts.codes[rows]]
-            sides["sequences"] = {"sequence": sequence[rows], "forward_thread": backward}
-        if key & 1:
-            sides["shapes"] = {"input_shapes": sizes[rows]}
+        names = Texts(codes[rows], texts.values)
         times = Times(calls.times.start_ns[rows], calls.times.end_ns[rows])
-        process.add(kind, texts[rows], times, columns, sides)
+        process.add(kind, names, times, columns, _sides(key, called, place[rows]))
+
+
+def _key(call: Called) -> int:
+    """Calls of one key have the same kind and the same side tables."""
+    return KIND_CODE[call.kind] * 4 + (call.sequence != NONE) * 2 + (call.sizes != "")
+
+
+def _sides(key: int, called: Sequence[Called], place: Ints) -> dict[str, Columns]:
+    """What is known of calls of this key beside their names."""
+    sides: dict[str, Columns] = {}
+    if key & 2:
+        sequence = np.array([call.sequence for call in called], dtype=np.int64)
+        # Autograd's own ranges are of the backward pass.
+        backward = np.array(["Backward" in call.name for call in called])
+        sides["sequences"] = {"sequence": sequence[place], "forward_thread": backward[place]}
+    if key & 1:
+        sizes = np.array([call.sizes for call in called], dtype=object)
+        sides["shapes"] = {"input_shapes": sizes[place]}
+    return sides
 
 
 def _called(calls: Calls) -> tuple[list[Called], Ints]:
     """What the distinct calls are, and which of them each row is."""
+    domains, names = calls.domain.values, calls.name.values
     instant = calls.times.start_ns == calls.times.end_ns
-    key = (calls.domain.codes.astype(np.int64) << 32 | calls.name.codes) * 2 + instant
-    _, first, place = np.unique(key, return_index=True, return_inverse=True)
-    domains, names = calls.domain[first].listed(), calls.name[first].listed()
-    marks = instant[first].tolist()
+    key = calls.domain.codes.astype(np.int64) * len(names) + calls.name.codes
+    distinct, place = distinct_of(key * 2 + instant)
     called = [
-        host_call(domain, name, instant=mark)
-        for domain, name, mark in zip(domains, names, marks, strict=True)
+        host_call(
+            domains[one // 2 // len(names)], names[one // 2 % len(names)], instant=one % 2 > 0
+        )
+        for one in distinct
     ]
     operators = {call.name for call in called if call.kind == "operator"}
     return [_settled(call, operators) for call in called], place
@@ -122,7 +142,7 @@ def _settled(call: Called, operators: set[str]) -> Called:
 def asked_by_hip(calls: Calls, correlation: Ints) -> Ints:
     """The correlations of device work, those of an HSA call replaced by that of the HIP call around
     it on its thread."""
-    hip, hsa = np.flatnonzero(calls.of_hip()), np.flatnonzero(calls.of_hsa())
+    hip, hsa = calls.hip, calls.hsa
     asking = hsa[np.isin(calls.correlation[hsa], correlation)]
     if not hip.size or not asking.size:
         return correlation
@@ -133,8 +153,8 @@ def asked_by_hip(calls: Calls, correlation: Ints) -> Ints:
         if around != NONE
     }
     own = set(calls.correlation[hip].tolist())
-    distinct, place = np.unique(correlation, return_inverse=True)
-    replaced = [one if one in own else outer.get(one, one) for one in distinct.tolist()]
+    distinct, place = distinct_of(correlation)
+    replaced = [one if one in own else outer.get(one, one) for one in distinct]
     return np.array(replaced, dtype=np.int64)[place]
 
 
