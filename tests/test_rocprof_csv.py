@@ -10,6 +10,7 @@ import pytest
 
 from tests.make_rocprof import (
     CALL_COLUMNS,
+    Record,
     agent_row,
     call_row,
     copy_row,
@@ -22,7 +23,9 @@ from tests.make_rocprof import (
 from tests.test_rocprof_json import AT, US, launches, note_of, rows, rules, side
 from tracer.__main__ import main
 from tracer.analyzers import analyze
+from tracer.collectors.rocprof import csv_lines
 from tracer.collectors.rocprof.read_csv import read_rocprof_csv
+from tracer.collectors.rocprof.tables import read_table
 from tracer.errors import EmptyTraceError, InputError, NotATraceError
 from tracer.exporters.json_report import to_report
 from tracer.exporters.sentence import verdict
@@ -335,6 +338,66 @@ def test_a_line_with_too_many_fields(tmp_path: Path) -> None:
     trace = open_source(tmp_path / "kernel_trace.csv")
     assert len(trace.events) == 2
     assert note_of(trace, "trace.invalid_event").count == 1
+
+
+# --- in parts ------------------------------------------------------------------------------------
+
+
+def kernels_with_odd_names(count: int) -> list[Record]:
+    names = ['gemm<4, 5>("a")', "two\nlines", "caf\u00e9", "k"]
+    return [kernel_row(names[i % 4], AT + 10 * i, 5, i) for i in range(count)]
+
+
+@pytest.mark.parametrize("piece_bytes", [50, 700, 3000])
+@pytest.mark.parametrize("ending", ["\n", ""])
+def test_tables_are_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece_bytes: int, ending: str
+) -> None:
+    """Names with quotes, commas and ends of lines may lie where a part ends."""
+    made = kernels_with_odd_names(60)
+    path = tmp_path / "kernel_trace.csv"
+    path.write_text(csv_text(made).removesuffix("\n") + ending)
+    monkeypatch.setattr(csv_lines, "_PIECE_BYTES", piece_bytes)
+    table = read_table(path)
+    assert len(table.parts) > 1 and (table.lost, table.cut) == (0, False)
+    assert table.texts("Kernel_Name").listed() == [row["Kernel_Name"] for row in made]
+    assert table.numbers("Start_Timestamp").tolist() == [AT + 10 * i for i in range(60)]
+    trace = read_rocprof_csv(path)
+    assert rows(trace, "start_ns", "name") == [
+        (AT + 10 * i, made[i]["Kernel_Name"]) for i in range(60)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept", "rule"),
+    [
+        (b"caf\xc3\xa9", b"caf\xe9", 60, None),
+        (b"5000000300,", b"lost,", 59, "trace.invalid_event"),
+        (b"5000000300,", b"5000000300,1,", 59, "trace.invalid_event"),
+        (
+            b'DISPATCH","Agent 4",1,2,7,30,',
+            b'DISPATCH,"Agent 4",1,2,7,30,',
+            59,
+            "trace.invalid_event",
+        ),
+    ],
+)
+def test_a_table_with_damage_is_read_as_a_whole(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: bytes,
+    new: bytes,
+    kept: int,
+    rule: str | None,
+) -> None:
+    monkeypatch.setattr(csv_lines, "_PIECE_BYTES", 500)
+    path = tmp_path / "kernel_trace.csv"
+    text = csv_text(kernels_with_odd_names(60)).encode()
+    assert old in text
+    path.write_bytes(text.replace(old, new, 1))
+    trace = read_rocprof_csv(path)
+    assert len(trace.events) == kept
+    assert rule is None or rule in rules(trace)
 
 
 # --- real recordings -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from tracer.collectors.batches import Ints
 from tracer.collectors.rocprof.agents import Gpu
 from tracer.collectors.rocprof.batches import Process, Texts, Times
-from tracer.collectors.rocprof.content import Progress, read_content
+from tracer.collectors.rocprof.content import Progress
 from tracer.collectors.rocprof.notes import Remarks
 from tracer.collectors.rocprof.rows import (
     Allocated,
@@ -55,13 +55,19 @@ def read_rocprof_csv(path: str | PathLike[str], *, progress: Progress | None = N
     given = tables_beside(Path(path))
     if not given:
         raise NotATraceError(f"{path}: no table with the columns of rocprofv3; {READS}")
+    return make_trace(_recording(path, given, progress))
+
+
+def _recording(
+    path: str | PathLike[str], given: Sequence[Sibling], progress: Progress | None
+) -> Recording:
     remarks = Remarks()
     tables = list(_same_process(_read_all(given, progress), remarks).values())
     recording = Recording(fspath(path), remarks)
     agents = _agents(tables, recording)
     for part in _by_recording(tables):
         _Reader(part, agents, recording).read()
-    return make_trace(recording)
+    return recording
 
 
 def _read_all(siblings: Sequence[Sibling], progress: Progress | None) -> dict[str, Table]:
@@ -70,9 +76,8 @@ def _read_all(siblings: Sequence[Sibling], progress: Progress | None) -> dict[st
     done = 0
     tables: dict[str, Table] = {}
     for sibling in siblings:
-        content = read_content(sibling.path, _shifted(progress, done, total))
+        tables[sibling.path.name] = read_table(sibling.path, _shifted(progress, done, total))
         done += sibling.path.stat().st_size
-        tables[sibling.path.name] = read_table(content)
     return tables
 
 
@@ -98,10 +103,10 @@ def _same_process(tables: dict[str, Table], remarks: Remarks) -> dict[str, Table
 
 def _by_recording(tables: Sequence[Table]) -> Iterator[list[Table]]:
     """The tables of each process: a conversion of several databases names each by its Guid."""
-    if not all("Guid" in table.rows for table in tables):
+    if not all(table.has("Guid") for table in tables):
         yield list(tables)
         return
-    guids = dict.fromkeys(guid for table in tables for guid in table.texts("Guid").listed())
+    guids = dict.fromkeys(guid for table in tables for guid in table.texts("Guid").said())
     for guid in guids:
         yield [table.chosen("Guid", guid) for table in tables]
 
@@ -129,9 +134,10 @@ class _Reader:
         calls = self._calls()
         if calls is not None:
             add_calls(self._process, calls)
+            calls = calls if calls.hsa.size else None  # only those of HSA are asked for again
         for table in self._tables:
             if table.kind == KERNELS:
-                self._add_kernels(table, calls)
+                self._add_all_kernels(table, calls)
             elif table.kind == COPIES:
                 self._add_copies(table, calls)
             elif table.kind == ALLOCATIONS:
@@ -166,12 +172,16 @@ class _Reader:
             correlation if calls is None else asked_by_hip(calls, correlation),
         )
 
+    def _add_all_kernels(self, table: Table, calls: Calls | None) -> None:
+        self._recording.remarks.dispatched(table.numbers("Dispatch_Id"))
+        for part in table.in_parts():
+            self._add_kernels(part, calls)
+
     def _add_kernels(self, table: Table, calls: Calls | None) -> None:
         grid, group = (
             np.array([table.numbers(f"{size}_Size_{axis}") for axis in "XYZ"])
             for size in ("Grid", "Workgroup")
         )
-        self._recording.remarks.dispatched(table.numbers("Dispatch_Id"))
         shared = table.numbers("LDS_Block_Size", "Group_Segment_Size")
         shape = Shape(grid, group, table.numbers("VGPR_Count"), shared)
         placed = self._placed(table, "Agent_Id", calls)
@@ -212,7 +222,7 @@ def _pid(tables: Sequence[Table]) -> int:
 def _agents(tables: Sequence[Table], recording: Recording) -> _Agents:
     """The devices: the GPUs that the table of agents describes, and those that only kernels and
     copies name."""
-    labels = sorted(_gpu_labels(tables), key=label_number)
+    labels = sorted(sorted(_gpu_labels(tables)), key=label_number)
     described = next((table for table in tables if table.kind == AGENTS and len(table)), None)
     number = {} if described is None else _described(described, labels, recording)
     for label in labels:
@@ -226,15 +236,15 @@ def _gpu_labels(tables: Sequence[Table]) -> set[str]:
     found: set[str] = set()
     for table in tables:
         if table.kind == KERNELS:
-            found.update(table.texts("Agent_Id").listed())
+            found.update(table.texts("Agent_Id").said())
         if table.kind == COPIES:
-            directions = table.texts("Direction").listed()
+            directions = table.texts("Direction")
             for column, host in (
                 ("Source_Agent_Id", "HOST_TO"),
                 ("Destination_Agent_Id", "TO_HOST"),
             ):
-                pairs = zip(table.texts(column).listed(), directions, strict=True)
-                found.update(label for label, direction in pairs if host not in direction)
+                of_host = np.array([host in word for word in directions.values], dtype=bool)
+                found.update(table.texts(column)[~of_host[directions.codes]].said())
     return found - {""}
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracer.collectors.rocprof.content import Content, read_content
+from tracer.collectors.rocprof.content import Content
+from tracer.collectors.rocprof.csv_lines import columns_of
 from tracer.collectors.rocprof.tables import (
     CALLS,
     TIMELINES,
-    columns_of,
     kind_of,
     may_be_of_one_process,
     read_table,
+    table_of,
 )
 from tracer.collectors.rocprof.words import words_of
 from tracer.collectors.sniff import HEAD_BYTES, read_head, sniff
@@ -114,9 +115,9 @@ def _are_one(one: Sibling, other: Sibling) -> bool:
         return True
     if one.kind == other.kind != CALLS:
         return False
-    if may_be_of_one_process(*(read_table(_beginning(s.path)) for s in (one, other))):
+    if may_be_of_one_process(*(table_of(_beginning(s.path)) for s in (one, other))):
         return True
-    return may_be_of_one_process(*(read_table(read_content(s.path)) for s in (one, other)))
+    return may_be_of_one_process(*(read_table(s.path) for s in (one, other)))
 
 
 def _beginning(path: Path) -> Content:
