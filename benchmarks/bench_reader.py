@@ -86,7 +86,7 @@ def _options() -> argparse.Namespace:
 
 def _report(plain: Path, packed: Path, tiny: Path, size: int, rounds: int) -> None:
     ours, plainly = READ_OURS.format(workers=1), READ_PLAINLY
-    base = {code: _measure(code, tiny, 1)["peak"] for code in (ours, plainly)}
+    base = {code: measure(code, tiny, 1)["peak"] for code in (ours, plainly)}
     rows = [
         ("tracer", ours, plain, rounds),
         ("tracer, gzip", ours, packed, rounds),
@@ -94,15 +94,15 @@ def _report(plain: Path, packed: Path, tiny: Path, size: int, rounds: int) -> No
     ]
     measured = {}
     for name, code, path, count in rows:
-        speed = _measure(code, path, count)
-        peak = _measure(code, path, 1)["peak"] - base[code]
+        speed = measure(code, path, count)
+        peak = measure(code, path, 1)["peak"] - base[code]
         measured[name] = speed["cpu"]
         print(
             f"{name:20s} {size / speed['cpu'] / MEGABYTE:7.0f} MB/s of processor time"
             f" {size / speed['clock'] / MEGABYTE:7.0f} MB/s of clock"
             f" {peak / size:6.2f} bytes a byte"
         )
-    two = _measure(READ_OURS.format(workers=2), plain, rounds)
+    two = measure(READ_OURS.format(workers=2), plain, rounds)
     print(
         f"{'tracer, 2 processes':20s} {'':28s} {size / two['clock'] / MEGABYTE:7.0f} MB/s of clock"
     )
@@ -110,7 +110,9 @@ def _report(plain: Path, packed: Path, tiny: Path, size: int, rounds: int) -> No
     print(f"json.load + pandas takes {ratio:.1f} times the processor time of tracer")
 
 
-def _measure(code: str, path: Path, rounds: int) -> dict[str, Any]:
+def measure(code: str, path: Path, rounds: int) -> dict[str, Any]:
+    """Seconds (`cpu`, `clock`: the least of the rounds) and bytes (`peak`) of a process that calls
+    the `read` of the code with a path."""
     command = [sys.executable, "-c", code + MEASURE, str(path), str(rounds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
