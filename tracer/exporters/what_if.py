@@ -40,12 +40,15 @@ def row_of(analysis: Analysis, cost: Cost) -> dict[str, Any]:
         gain, whole = finding.gain_ns or 0, analysis.window.capacity_ns
         return {**known, "phase": None, "step_ns": None, **_gain(gain, whole)}
     (phase,) = cost.phases
-    gain = min(round((cost.gain_ns or 0) * _of_the_median(analysis, phase)), step_ns)
+    gain = round(cost.gain_ns or 0)
+    if gain > step_ns:
+        gain = min(round(gain * _of_the_median(analysis, phase)), step_ns)
     return {**known, "phase": phase or None, "step_ns": step_ns - gain, **_gain(gain, step_ns)}
 
 
 def _of_the_median(analysis: Analysis, phase: str) -> float:
-    """What share of a mean over steps the median step has: less, where few take much longer."""
+    """What share of a mean over steps the median step has: a mean above all that this one takes
+    is larger in longer steps."""
     spread = find_spread(analysis, phase)
     return 1.0 if spread is None else min(1.0, spread.median_ns / float(spread.walls.mean()))
 
