@@ -297,7 +297,7 @@ def test_who_waits_itself_is_not_to_blame(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tokens", "said", "advised", "gains"),
     [
-        ((500, 1000), "2.00 times the tokens of rank 0, 1,000 beside 500", "Shuffle before", 0.5),
+        ((500, 1000), "2.00 times the tokens of rank 0, 1,000 beside 500", "Batch by length", 0.5),
         ((500, 500), "as many tokens, 500 beside 500", "Its share of the work is no larger", 1.0),
         ((0, 0), "", "whether its share of the work is larger", 1.0),
     ],

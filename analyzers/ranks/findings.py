@@ -69,9 +69,9 @@ _ADVICE_WORK = (
     "(throttling), and whether its share of the work is larger"
 )
 _ADVICE_LARGER = (
-    "Its share of the work is larger: give the ranks as many tokens each step. Shuffle before the "
-    "data is split by rank, batch by length or by tokens on all ranks alike, or pack short "
-    "sequences instead of padding"
+    "Its share of the work is larger: give the ranks as many tokens each step. Batch by length or "
+    "by tokens on all ranks alike, or pack sequences: a shuffle alone pads short ones to the "
+    "longest of their batch, on all ranks"
 )
 _ADVICE_EQUAL = (
     "Its share of the work is no larger, so it computes more slowly: compare clocks, temperature "
