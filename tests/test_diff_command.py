@@ -116,7 +116,7 @@ def test_several_recordings_are_wrong_usage(
     assert cli.main(["diff", str(tmp_path), pair[1]]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "holds 2 recordings (a.json, b.json) that are not ranks of one job; give one" in err
+    assert "holds 2 recordings (a.json, b.json) that are not the ranks of one job; give" in err
 
 
 def test_one_recording_alone_is_wrong_usage(pair: tuple[str, str]) -> None:

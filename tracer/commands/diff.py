@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 NAME = "diff"
 HELP = (
-    "compare two recordings, before and after a change: steps, groups, modules, kernels, findings"
+    "compare two recordings, or two jobs of several ranks, before and after a change: steps, "
+    "groups, modules, kernels, findings"
 )
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
@@ -109,8 +110,8 @@ def _one_recording(side: str, path: str) -> Path:
     named = ", ".join(place.name for place in found[:_MOST_NAMED])
     more = ", …" if len(found) > _MOST_NAMED else ""
     raise UsageError(
-        f"{side} {path}: holds {len(found)} recordings ({named}{more}) that are not ranks of one "
-        "job; give one of them"
+        f"{side} {path}: holds {len(found)} recordings ({named}{more}) that are not the ranks "
+        "of one job; give one of them, or a directory of one job"
     )
 
 

@@ -36,7 +36,7 @@ def job_verdict(job: JobDiff, costs: Sequence[CostChange], across: Sequence[Cost
     `costs`: findings of the rank that tells most; `across`: those across ranks."""
     change, detail = job.change, job.detail
     if not detail.phases or not change.phases:
-        return " ".join((*numbers_words(change), diff_verdict(detail, costs)))
+        return " ".join((diff_verdict(detail, costs), *_numbers_words(change)))
     phases = job_phases(job)
     if is_unlike(detail):
         return " ".join((*_caution(change, detail), *map(side_by_side, phases)))
@@ -47,7 +47,7 @@ def job_verdict(job: JobDiff, costs: Sequence[CostChange], across: Sequence[Cost
     return " ".join((*_caution(change, detail), first, *late, *own, *others))
 
 
-def numbers_words(change: JobChange) -> Iterator[str]:
+def _numbers_words(change: JobChange) -> Iterator[str]:
     """How many ranks either side has, where these are not the same ones."""
     if change.only_before or change.only_after:
         yield f"{_numbers(change)}."
@@ -71,7 +71,7 @@ def _caution(change: JobChange, detail: DiffAnalysis) -> Iterator[str]:
     if against:
         yield caution_words(against, unlike)
     if unlike:
-        yield from numbers_words(change)
+        yield from _numbers_words(change)
 
 
 def job_phases(job: JobDiff) -> list[PhaseChange]:
@@ -80,9 +80,10 @@ def job_phases(job: JobDiff) -> list[PhaseChange]:
 
 
 def _as_change(phase: JobPhase, detail: DiffAnalysis) -> PhaseChange:
-    """The step of the job in the place of that of one rank."""
-    like = next((c for c in detail.phases if c.phase == phase.phase), detail.phases[0])
-    return replace(like, phase=phase.phase, step=phase.step, turn=None, pace=None, like_turns=False)
+    """The step of the job in the place of that of one rank, whose machine is that of all."""
+    like = next((c for c in detail.phases if c.phase == phase.phase), None)
+    other = replace(detail.phases[0], phase=phase.phase, pace=None)
+    return replace(like or other, step=phase.step, turn=None, like_turns=False)
 
 
 def _slowest_words(phase: JobPhase) -> str:
@@ -146,12 +147,15 @@ _LATE = {"gone": _gone, "new": _new, "still": _still, "not_checked": _unseen}
 
 def _who(row: CostChange) -> str:
     """`the others wait for rank 1`."""
-    return inert(row.change.finding.title).partition(":")[0]
+    detail = row.change.finding.detail
+    ranks = detail.get("ranks") or [detail["rank"]]
+    return f"the others wait for {'rank' if len(ranks) == 1 else 'ranks'} {numbers_text(ranks)}"
 
 
 def _why(row: CostChange) -> str:
     """What that rank does before it comes."""
-    return inert(row.change.finding.title).partition("; ")[2]
+    told = inert(row.change.finding.title).partition("; ")[2]
+    return told.removeprefix("before it arrived: ")
 
 
 def _cost(ns: float | None, row: CostChange) -> str:
@@ -179,6 +183,6 @@ def _own_words(led: int, detail: DiffAnalysis, costs: Sequence[CostChange]) -> I
     main = detail.phases[0]
     parts = parts_words(main, costs)
     if leading(main)[1]:
-        yield f"On rank {led} {answer_words(main)}{f'; {parts}' if parts else ''}."
+        yield f"Rank {led}: {answer_words(main)}{f'; {parts}' if parts else ''}."
     elif parts:
         yield f"On rank {led}: {parts}."
