@@ -178,6 +178,7 @@ def test_nothing_changes_from_a_recording_to_itself(make: Callable[[], Analysis]
     assert said(diff).startswith("Nothing changed: ")
     assert diff.comparable
     document = to_diff(diff)
+    assert " ".join(said(diff).split()).startswith(document["answer"])
     assert _changes(document) <= {0, None}
     assert {finding["status"] for finding in document["findings"]} <= {"still"}
 

@@ -9,6 +9,8 @@ from tracer.diff_analysis import DiffAnalysis, Difference, Measure, Named, Phase
 from tracer.exporters.diff_findings import CostChange, cost_changes, rank_cost_changes, wait_ns
 from tracer.exporters.diff_levels import Bucket, buckets_of
 from tracer.exporters.diff_promises import Prediction
+from tracer.exporters.diff_verdict import diff_verdict
+from tracer.exporters.job_verdict import job_verdict
 from tracer.exporters.json_report import finding_json, plain, source_json
 from tracer.job_diff import JobDiff, JobPhase, RankChange
 from tracer.rank_analysis import RankAnalysis
@@ -21,8 +23,10 @@ _PARTS = "of parts of a step the medians alone are known"
 def to_job_diff(job: JobDiff) -> dict[str, Any]:
     """The comparison of two jobs: that of the rank that tells most, and of all beside it."""
     change = job.change
+    across = rank_cost_changes(change)
     return {
         **to_diff(job.detail),
+        "answer": job_verdict(job, cost_changes(job.detail), across),
         "comparable": job.comparable,
         "job": {
             "before": _job(job.before, change.before),
@@ -33,7 +37,7 @@ def to_job_diff(job: JobDiff) -> dict[str, Any]:
             "ranks": [_rank(rank) for rank in change.ranks],
             "only_before": list(change.only_before),
             "only_after": list(change.only_after),
-            "findings": [_finding(row) for row in rank_cost_changes(change)],
+            "findings": [_finding(row) for row in across],
         },
     }
 
@@ -78,6 +82,7 @@ def to_diff(diff: DiffAnalysis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "tracer": VERSION,
+        "answer": diff_verdict(diff, cost_changes(diff)),
         "before": _recording(diff.before),
         "after": _recording(diff.after),
         "comparable": diff.comparable,
