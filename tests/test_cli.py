@@ -18,9 +18,11 @@ import pytest
 
 from tests.make_traces import TraceMaker
 from tracer import cli
+from tracer.analyzers import analyze
 from tracer.commands import COMMANDS, load_command
 from tracer.commands import report as report_command
 from tracer.commands.exits import NO_REPORT
+from tracer.commands.gates import RULES
 from tracer.errors import CaptureError
 from tracer.sources import find_sources, open_source
 from tracer.store import save_run
@@ -255,6 +257,12 @@ def test_a_gate_that_could_not_be_looked_at_is_said(
     assert "gap.host was checked in part: in the first steps" in said
     assert "gap.compile was not checked" in said
     assert "gap.input" not in said
+
+
+def test_every_rule_that_is_judged_can_be_a_gate() -> None:
+    judged = {check.rule for check in analyze(TraceMaker().build()).checks}
+    assert {"gap.host", "loop.between", "training.recompute"} <= judged
+    assert judged <= set(RULES)
 
 
 def test_a_gate_that_matches_no_rule_is_2(trace_file: Path, capsys: Capture) -> None:

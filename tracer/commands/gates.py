@@ -24,6 +24,7 @@ RULES: tuple[str, ...] = (
     "gap.compile",
     "warmup.first_use",
     "loop.evaluation",
+    "loop.between",
     "training.recompute",
     "cache.absent",
     "cache.copied",
