@@ -23,7 +23,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
-from tracer.findings import Finding, Where
+from tracer.findings import Check, Finding, Where
 
 RULE = "loop.between"
 # It is told from this share of the window on, and where it has so many times between steps to lie
@@ -35,17 +35,16 @@ _COPIES = re.compile(r"aten::(clone|copy_|_?to(_copy)?|contiguous|_?cat|stack|re
 
 
 def judge_between(context: Context, analysis: Analysis) -> RuleResult:
-    """By the work whose launch, or on a CPU whose operator, lies in no step. No check is made where
-    there is little: that is as it should be."""
-    if not analysis.accounted or not context.plan.found:
-        return RuleResult()
+    """By the work whose launch, or on a CPU whose operator, lies in no step."""
+    reason = "" if analysis.accounted else analysis.breakdown_reason
+    if reason or not context.plan.found:
+        return RuleResult(checks=(Check(RULE, "not_checked", reason or "no steps were found"),))
     own = analysis.work["charged_ns"].to_numpy()
     outside = (context.plan.work_step == NONE) & ~context.work.orphaned & (own > 0)
     rows = np.flatnonzero(outside)
-    if int(own[rows].sum()) < _NOTABLE * analysis.window.capacity_ns:
-        return RuleResult()
-    if len(_turns(context, rows)) < _FEWEST:
-        return RuleResult()
+    little = int(own[rows].sum()) < _NOTABLE * analysis.window.capacity_ns
+    if little or len(_turns(context, rows)) < _FEWEST:
+        return RuleResult(checks=(Check(RULE, "clear"),))
     finding = _finding(context, analysis, rows)
     return RuleResult((finding,), (verdict(RULE, (finding,)),))
 
