@@ -81,7 +81,7 @@ COPIED = copying.__code__.co_firstlineno + 5
 
 def test_a_live_recording_knows_the_line() -> None:
     with trace() as t:
-        copying(30)
+        copying(90)
     (finding,) = found(t.analysis, RULE)
     assert finding.where.file == __file__
     assert (finding.where.line, finding.detail["operator"]) == (COPIED, "aten::clone")
