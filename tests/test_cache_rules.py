@@ -13,9 +13,11 @@ import transformers
 from torch import nn
 
 from tests.live_models import OwnModel, encoder, prompt, quiet
+from tests.make_traces import TraceMaker
 from tests.recordings import analysis_of, kineto_files
 from tracer import trace
 from tracer.analysis import Analysis
+from tracer.analyzers import analyze
 from tracer.analyzers.diff.compare import compare
 from tracer.analyzers.steps.growing_calls import growing_runs
 from tracer.events import SIDE_TABLES, make_table
@@ -279,6 +281,40 @@ def test_a_cache_that_is_joined_anew_is_named() -> None:
     assert "Allocate the cache once" in finding.advice
     assert 0 < (finding.gain_ns or 0) < (finding.cost_ns or 0)
     assert status(analysis, ABSENT) == "clear"
+
+
+def joining(longer: int) -> Analysis:
+    """Eight decode steps of two layers with two joins each, of which so many take 150 us, the
+    others 2 us as all that is done with a token."""
+    maker, number = TraceMaker(), 0
+    cat = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4>(float*)"
+    for step in range(8):
+        at = 1000 * step
+        call: dict[str, Any] = {"batch": 1, "tokens": 1, "cached": 1, "thread": 1}
+        times = {"start_ns": 1000 * at, "end_ns": 1000 * (at + 990)}
+        maker.side("root_calls", root="", type="Model", call="forward", **call, **times)
+        maker.module("", "Model", at, 990)
+        for layer in range(2):
+            begin = at + 10 + 480 * layer
+            maker.module(f"layers.{layer}", "Layer", begin, 470)
+            maker.module(f"layers.{layer}.attn", "Attention", begin + 2, 450)
+            kernels = [("aten::cat", cat, 5), ("aten::cat", cat, 205)]
+            kernels += [("aten::scaled_dot_product_attention", "flash_fwd", 400)]
+            kernels += [("aten::add", "add", 460)]
+            for operator, kernel, place in kernels:
+                joins = kernel == cat
+                lasts = 150 if joins and number < longer else 2
+                number += joins
+                run = (begin + place + 3, begin + place + 3 + lasts)
+                maker.launch(kernel, start=begin + place, run=run, operator=operator)
+    return analyze(maker.build())
+
+
+@pytest.mark.parametrize(("longer", "joins"), [(32, 32), (3, 0), (0, 0)])
+def test_without_sizes_a_few_long_joins_hold_no_cache(longer: int, joins: int) -> None:
+    """What loses its processor takes long, too."""
+    finding = found(joining(longer), COPIED)
+    assert (0 if finding is None else finding.count) == joins
 
 
 def test_a_cache_that_is_written_in_place_is_clear() -> None:

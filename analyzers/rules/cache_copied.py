@@ -40,6 +40,8 @@ _NOTABLE, _HOST_BOUND = 0.05, 0.3
 # What is joined is so many times what is new; where sizes were not recorded, joining it takes so
 # many times what an operator on one token takes.
 _LARGER, _LONGER = 4, 3
+# A cache is joined in each layer and step: without sizes, by so many of all joins at the least.
+_OFTEN = 0.25
 _CACHE = BUCKET_CODE["attention", "kv_cache"]
 _ON_TOKENS = [
     BUCKET_CODE[bucket]
@@ -137,6 +139,8 @@ def _sized(context: Context, rows: Longs, own: Longs, small_ns: int | None) -> _
     if small_ns is None:
         return _Joins(rows, own[rows], none, None, None, told=not rows.size)
     holds = own[rows] >= _LONGER * small_ns
+    if holds.sum() < _OFTEN * rows.size:  # a few that lost their processor hold no cache
+        holds[:] = False
     return _Joins(rows[holds], own[rows[holds]], none, small_ns, None)
 
 
