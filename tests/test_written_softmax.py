@@ -221,9 +221,11 @@ def linear_attention() -> torch.Tensor:
 
 
 def random_features() -> torch.Tensor:
+    two = torch.tensor(2.0)  # of a plain number a division makes a tensor first, or it may
+
     def features(x: torch.Tensor) -> torch.Tensor:
         logits = x @ torch.randn(2, HEADS, SIZE, SIZE)
-        return torch.exp(logits - (x**2).sum(-1, keepdim=True) / 2) + 1e-4
+        return torch.exp(logits - (x**2).sum(-1, keepdim=True) / two) + 1e-4
 
     query, key = features(QUERY), features(KEY)
     inverse = 1 / torch.einsum("bhnd,bhd->bhn", query, key.sum(-2))

@@ -43,8 +43,8 @@ _REACH = 48
 _ALL = f"[^P#]{{0,{_REACH}}}"
 # One sum: a balance of rows and columns has more. A logarithm of it makes a loss.
 _WEIGHTS = f"[^P#slox]{{0,{_REACH}}}"
-# A power is that of e unless it goes into a norm.
-_POWERS = f"[^P#sloxq]{{0,{_REACH}}}"
+# A power is that of e unless it goes into a norm, or into an exponent itself.
+_POWERS = f"[^P#esloxq]{{0,{_REACH}}}"
 _CHAIN = re.compile(
     rf"""P{_ALL}?(?P<exponents>e|p(?={_POWERS}s{_POWERS}d{_POWERS}P))(?:
         {_WEIGHTS}s{_WEIGHTS}[di]{_WEIGHTS}P                                  # e / sum(e) @ v
