@@ -7,8 +7,9 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.analyzers.facts.host import Host
 from tracer.analyzers.facts.places import parse_frame
-from tracer.analyzers.intervals import Longs, covered, union
+from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.events import Trace
 from tracer.findings import Where
 
@@ -24,14 +25,15 @@ _SLEEPS, _LONG_SLEEP_NS = re.compile(_CALL % "sleep"), 1_000_000
 _MOSTLY = 0.5
 
 
-def mostly_waits(trace: Trace, where: Where, starts: Longs, ends: Longs) -> bool:
+def mostly_waits(host: Host, where: Where, starts: Longs, ends: Longs) -> bool:
     """Whether a function waits in most of these stretches of time, which are in order and apart:
-    by the frames of the threads that it runs on. False where frames do not tell."""
+    by the frames within its own. False where frames do not tell."""
     if where.function is None:
         return False
-    frames = trace.named(lambda name: parse_frame(name) == where, "frame")
-    waits = _within(trace, frames, trace.named(_WAITS.match, "frame"))
-    asks = _within(trace, frames, trace.named(_ASKS.match, "frame") & ~_long_sleeps(trace))
+    trace = host.trace
+    mine = host.nearest(trace.named(lambda name: parse_frame(name) == where, "frame")) != NONE
+    waits = trace.named(_WAITS.match, "frame") & mine
+    asks = trace.named(_ASKS.match, "frame") & mine & ~_long_sleeps(trace)
     begun = np.concatenate([trace.start_ns[waits], trace.start_ns[asks]])
     over = np.concatenate([trace.end_ns[waits], trace.end_ns[asks] + _SOON_NS])
     waiting = covered(starts, ends, *union(begun, over))
@@ -41,20 +43,6 @@ def mostly_waits(trace: Trace, where: Where, starts: Longs, ends: Longs) -> bool
 def _long_sleeps(trace: Trace) -> NDArray[np.bool_]:
     long: NDArray[np.bool_] = trace.end_ns[:] - trace.start_ns >= _LONG_SLEEP_NS
     return long & trace.named(_SLEEPS.match, "frame")
-
-
-def _within(trace: Trace, around: NDArray[np.bool_], mask: NDArray[np.bool_]) -> Longs:
-    """The rows of the second that begin in a row of the first, on the same thread."""
-    thread = trace.events["thread"].to_numpy()
-    found = []
-    for one in np.unique(thread[around]).tolist():
-        outer = np.flatnonzero(around & (thread == one))
-        start, end = union(trace.start_ns[outer], trace.end_ns[outer])
-        inner = np.flatnonzero(mask & (thread == one))
-        begins = trace.start_ns[inner]
-        at = np.searchsorted(start, begins, side="right") - 1
-        found.append(inner[(at >= 0) & (begins < end[np.maximum(at, 0)])])
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
 
 def waiting_words(where: Where, each: str) -> tuple[str, str]:

@@ -297,7 +297,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
     events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]].tolist()
     waits = first.rule == "gap.host" and mostly_waits(
-        context.work.trace, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
+        context.work.host, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
     )
     told = waiting_words(first.where, each) if waits else None
     title, advice = told or (_title(first, each), _advice(first, each))

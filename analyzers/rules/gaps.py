@@ -81,7 +81,7 @@ def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
 def _as_wait(pieces: IdlePieces, finding: Finding, rows: Longs) -> Finding:
     """The finding as it is, or, where the function only waits for others, as what it is then."""
     starts, ends = union(pieces.gaps.start_ns[rows], pieces.gaps.end_ns[rows])
-    if not mostly_waits(pieces.trace, finding.where, starts, ends):
+    if not mostly_waits(pieces.work.host, finding.where, starts, ends):
         return finding
     each = milliseconds((finding.cost_ns or 0) / finding.count)
     title, advice = waiting_words(finding.where, f"{each} at a time")

@@ -19,7 +19,6 @@ from tracer.collectors.modules.weights import (
     NO_WEIGHTS,
     Weights,
     gathers,
-    is_within,
     weights_of,
 )
 from tracer.events import SIDE_TABLES, make_table
@@ -359,7 +358,7 @@ class ModuleTree:
         for key, record in list(self._known.items()):
             module = self._alive[key]()
             if module is not None:
-                inside = any(is_within(record.path, path) for path in gathering)
+                inside = any(_is_within(record.path, path) for path in gathering)
                 record.weights = weights_of(module, gathered=inside)
         records = sorted((*self._known.values(), *self._freed), key=lambda record: record.order)
         rows = [(r.path, r.type, *r.weights, r.file, r.line) for r in records]
@@ -368,7 +367,7 @@ class ModuleTree:
         return make_table(columns, dict(zip(columns, map(list, values), strict=True)))
 
     def _gathering(self) -> list[str]:
-        """Paths of modules that gather the weights below them before each call (FSDP2)."""
+        """Paths of modules that gather the weights below them."""
         known = ((record.path, self._alive[key]()) for key, record in list(self._known.items()))
         return [path for path, module in known if module is not None and gathers(module)]
 
@@ -443,6 +442,11 @@ class ModuleTree:
         known = self._known.pop(key, None)
         if known is not None:
             self._freed.append(known)
+
+
+def _is_within(path: str, around: str) -> bool:
+    """Whether a module is another one or lies in it, by their paths."""
+    return not around or path == around or path.startswith(f"{around}.")
 
 
 def _first_alive(*references: weakref.ref[nn.Module]) -> nn.Module | None:

@@ -53,12 +53,8 @@ def _parts(parameter: torch.Tensor, *, gathered: bool) -> int:
 
 
 def gathers(module: nn.Module) -> bool:
+    """Whether a module puts the sharded weights below it together before each call (FSDP2)."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
-
-
-def is_within(path: str, around: str) -> bool:
-    """Whether a module is another one or lies in it, by their paths."""
-    return not around or path == around or path.startswith(f"{around}.")
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
