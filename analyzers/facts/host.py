@@ -28,11 +28,12 @@ HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 # What these hold is an attention of its own, whatever they do themselves.
 _COMPOSED = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
-# Products that copy their bias first and sums that clear their memory compute themselves, however
-# small they are.
+# Products that copy their bias first, sums that clear their memory and arithmetic that makes a
+# tensor of a number compute themselves, however small they are.
 _COMPUTING = (
     "aten::addmm", "aten::addmm_", "aten::addmv", "aten::addbmm", "aten::baddbmm",
     "aten::_addmm_activation", "aten::sum",
+    *(f"aten::{word}{end}" for word in ("add", "sub", "mul", "div", "pow") for end in ("", "_")),
 )  # fmt: skip
 # Operators of other libraries, in C++ unless Python functions are seen inside.
 _LIBRARY = re.compile(r"(?!aten|autograd|c10d|torch|record_|nccl|gloo|profiler)\w+::\w+$")
