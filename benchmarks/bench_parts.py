@@ -51,9 +51,9 @@ class Recording:
     def root_begins(self) -> None:
         self._open_calls += 1
 
-    def root_repeats(self, times: int) -> None:
+    def root_rests(self) -> None:
         if self._attention is not None:
-            self._attention.rest(during_call=times)
+            self._attention.rest()
 
     def root_ends(self, now_ns: int) -> None:
         self._open_calls -= 1

@@ -41,9 +41,6 @@ _MOST_CALLS, _MOST_SETS, _MOST_SHAPES = 200_000, 256, 20_000
 _NOT_KEPT, _NESTED = -1, "nested"
 _NAME = "scaled_dot_product_attention"
 _POSITIONS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-# Of the calls of a model that are alike the first are noted, then every so many: a note costs the
-# program more than a range.
-_FIRST_CALLS, _EVERY = 4, 8
 # What the compiler takes for a constant. Tensors of an export are none of ours anyway.
 _is_compiling = torch.compiler.is_dynamo_compiling
 # Looked up at every call.
@@ -114,12 +111,10 @@ class AttentionCalls:
         self._wanted = wanted
         self._apply()
 
-    def rest(self, during_call: int) -> None:
-        """Note nothing until `wake`, while a model is called that was called so often before alike:
-        not so at first, nor now and then."""
-        rests = during_call >= _FIRST_CALLS and during_call % _EVERY > 0
-        if rests is not self._rests:
-            self._rest(rests)
+    def rest(self) -> None:
+        """Note nothing until `wake`."""
+        if not self._rests:
+            self._rest(True)
 
     def wake(self) -> None:
         """Note calls again."""

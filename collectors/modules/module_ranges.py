@@ -12,13 +12,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from tracer.collectors import torch_private
-from tracer.collectors.modules import call_facts, module_tree, root_calls, weights
+from tracer.collectors.modules import call_facts, looks, module_tree, root_calls, weights
+from tracer.collectors.modules.looks import Kind, Look, Looks
 from tracer.collectors.modules.module_tree import (
     INNER,
     KnownRanges,
@@ -53,9 +54,9 @@ class RootListener(Protocol):
 
     def root_begins(self) -> None: ...
 
-    def root_repeats(self, times: int) -> None:
-        """The call that began is like so many before it in all that its arguments tell, and no
-        other thread could call anything meanwhile."""
+    def root_rests(self) -> None:
+        """The call that began is like earlier ones in all that its arguments tell, and need not be
+        looked at; no other thread could call anything meanwhile."""
         ...
 
     def root_ends(self, now_ns: int) -> None: ...
@@ -69,7 +70,9 @@ class _Local(threading.local):
 _local = _Local()
 _alone = False  # such a call is open, and no thread but its own could call a module
 _current: ModuleRanges | None = None
-_known: KnownRanges | None = None  # of the trace that lives
+# Of the trace that lives; None while a call rests.
+_known: KnownRanges | Look | None = None
+_hear: Callable[[int], None] | None = None  # while a call rests: told of each module called
 _in_frames = False  # Python frames are recorded with the ranges
 _new_range: Callable[[str], Any] = torch_private.range_functions
 _original: Call = nn.Module.__call__
@@ -84,9 +87,12 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if _is_compiling():
         return _original(self, *args, **kwargs)
     known = _known
-    if known is None:
-        return _original(self, *args, **kwargs)
-    own = known[id(self)]
+    if known is not None:
+        own = known[id(self)]
+    else:
+        own = INNER
+        if _hear is not None:
+            _hear(id(self))
     inner: Any
     if own is INNER:  # most calls: what the thread is doing is not even asked
         if not _is_plain:
@@ -202,6 +208,7 @@ def _keep_compiler_out() -> None:
         sys.modules[__name__],
         call_facts,
         generation,
+        looks,
         module_tree,
         root_calls,
         torch_private,
@@ -210,7 +217,7 @@ def _keep_compiler_out() -> None:
 
 
 def _install(trace: ModuleRanges) -> None:
-    global _current, _known, _original, _is_plain, _in_frames, _new_range
+    global _current, _original, _is_plain, _in_frames, _new_range
     current = nn.Module.__call__
     if current is not _call and (current is _original or not _buried):
         _original = current
@@ -218,17 +225,18 @@ def _install(trace: ModuleRanges) -> None:
         nn.Module.__call__ = _call  # type: ignore[method-assign]
     _in_frames = trace.in_frames
     _new_range = trace.make_range if _in_frames else torch_private.range_functions
-    _current, _known = trace, trace.known
+    _current = trace
+    _see(trace.known)
 
 
 def _forget() -> None:
-    global _current, _known
-    _current = _known = None
+    global _current, _known, _hear
+    _current = _known = _hear = None
 
 
-def _see(known: KnownRanges) -> None:
-    global _known
-    _known = known
+def _see(known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None) -> None:
+    global _known, _hear
+    _known, _hear = known, hear
 
 
 def _is_alone() -> bool:
@@ -256,6 +264,16 @@ def _uninstall_base() -> None:
         nn.Module.__call__ = _original  # type: ignore[method-assign]
 
 
+class _Looked(NamedTuple):
+    """The open call of a root, while no other thread could call anything: the modules called in it,
+    and whether their ranges are written."""
+
+    call: OpenCall
+    kind: Kind
+    heard: list[int]
+    rests: bool
+
+
 class ModuleRanges:
     """Names modules at their first call, writes their ranges, and lists the calls of roots.
 
@@ -279,6 +297,7 @@ class ModuleRanges:
     ) -> None:
         self.tree = ModuleTree(every_module=every_module, names_later=not ranges, describe=describe)
         self.calls = RootCalls()
+        self.looks = Looks()
         self.known = KnownRanges()
         self.make_range = torch_private.range_maker()
         self.in_frames = in_frames
@@ -286,6 +305,7 @@ class ModuleRanges:
         self._on_failure = on_failure
         self._ranges = ranges
         self._writes = False
+        self._looked: _Looked | None = None
         self._generations = Generations()
         self._patches = ClassPatches()
         self._root_patches = ClassPatches()
@@ -375,18 +395,47 @@ class ModuleRanges:
         self._listener.root_begins()
         within = self._generations.current(caller)
         call = self.calls.begin(module, root, within, caller, args, kwargs)
-        if _alone:
-            self._listener.root_repeats(self.calls.alike_before(call))
+        if _alone and self._writes and not self.in_frames:
+            self._look_or_rest(call)
         return call
+
+    def _look_or_rest(self, call: OpenCall) -> None:
+        kind = self.looks.kind(self.calls.kind_of(call))
+        if kind is None:
+            return
+        heard: list[int] = []
+        rests = kind.begins()
+        if rests and call.facts.tokens >= 0:
+            self._listener.root_rests()
+        self._looked = _Looked(call, kind, heard, rests)
+        if rests:
+            self._see_in_call(None, heard.append)
+        else:
+            self._see_in_call(Look(self.known, heard))
+
+    def _see_in_call(
+        self, known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None
+    ) -> None:
+        with self._lock:
+            if _current is self:
+                _see(known, hear)
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:
+            looked = self._looked
+            if looked is not None and looked.call is call:
+                self._looked = None
+                self._see_in_call(self.known)
             if _local.unnamed:
                 _local.unnamed = False
                 if self.known:
                     self.tree.rescan(module)
             if call is not None:
-                self._listener.root_ends(self.calls.end(call, output))
+                end_ns = self.calls.end(call, output)
+                if looked is not None and looked.call is call:
+                    span = call.start_ns, end_ns
+                    self.looks.ended(looked.kind, looked.heard, span, rested=looked.rests)
+                self._listener.root_ends(end_ns)
                 self._count(module)
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)

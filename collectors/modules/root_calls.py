@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -36,9 +36,6 @@ from tracer.collectors.modules.module_tree import ModuleRecord, unwrap
 from tracer.collectors.steps.generation import Generation
 from tracer.collectors.user_code import CallerLines
 from tracer.events import SIDE_TABLES, make_table
-
-# Calls that are told apart: a loop may have new sizes in each step.
-_MOST_UNLIKE = 10_000
 
 
 def recorded_autograd(output: Any) -> int:
@@ -115,7 +112,6 @@ class RootCalls:
         self._calls: dict[str, int] = {}
         self._lines = CallerLines()
         self._seen = SeenCaches()
-        self._alike: dict[tuple[int, ...], int] = {}
         self._thread = _Thread()
 
     def __len__(self) -> int:
@@ -163,18 +159,14 @@ class RootCalls:
             thread.generation, thread.lines = generation.number, self._lines.around(caller)
         return thread.lines
 
-    def alike_before(self, call: OpenCall) -> int:
-        """How many calls of its root before it had as much to do, as far as arguments tell; 0 where
-        they do not."""
+    def kind_of(self, call: OpenCall) -> Hashable:
+        """What is the same for calls that get as much to do, as far as their arguments tell; None
+        where these do not."""
         facts = call.facts
-        if facts.batch < 0 or facts.tokens < 0:
-            return 0
+        if facts.batch < 0:
+            return None
         sizes = facts.batch, facts.tokens, facts.cached, facts.is_decoder
-        key = (call.root.number, call.trains, *sizes)
-        before = self._alike.get(key, 0)
-        if before or len(self._alike) < _MOST_UNLIKE:
-            self._alike[key] = before + 1
-        return before
+        return (call.root.number, call.trains, *sizes)
 
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""

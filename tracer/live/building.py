@@ -38,11 +38,13 @@ from tracer.live.notes import (
     kernels_without_gpu,
     light,
     modules_not_seen,
+    modules_untold,
     nested_steps,
     no_device_events,
     no_gpu_work_here,
     threads_not_recorded,
 )
+from tracer.live.told_ranges import tell_ranges
 
 if TYPE_CHECKING:
     from tracer.collectors.steps.device_steps import DeviceSpan
@@ -66,6 +68,8 @@ def build_trace(recorded: Recorded) -> Trace:
     if recorded.detail == "light" and not recorded.refused:
         base = light_trace(recorded, steps, calls)
     if recorded.ranges is not None:
+        base, untold = tell_ranges(base, recorded.ranges.looks.table())
+        notes += [modules_untold(untold)] if untold else []
         base = name_ranges(base, recorded.ranges.tree.written.final())
     tables = {
         **base.tables,

@@ -323,9 +323,9 @@ class Capture:
         if self._device_steps is not None:
             self._device_steps.begin("call")
 
-    def root_repeats(self, times: int) -> None:
+    def root_rests(self) -> None:
         if self._attention is not None:
-            self._attention.rest(during_call=times)
+            self._attention.rest()
 
     def root_ends(self, now_ns: int) -> None:
         self._open_calls -= 1

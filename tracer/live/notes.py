@@ -124,6 +124,15 @@ def modules_not_seen(unseen: Sequence[str], named: int) -> Note:
     return Note("capture.modules_not_seen", message, len(unseen), {"first": list(unseen[:5])})
 
 
+def modules_untold(calls: int) -> Note:
+    """Calls of models that rested, like none that was looked at after all."""
+    message = (
+        f"{calls} calls of a model wrote no ranges of its modules, since calls before them got as "
+        "much to do, but ran otherwise than these: their kernels are attributed by other evidence"
+    )
+    return Note("capture.modules_untold", message, calls)
+
+
 def threads_not_recorded(count: int) -> Note:
     """Memory excludes other threads."""
     message = (

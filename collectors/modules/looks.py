@@ -1,0 +1,98 @@
+"""Which calls of a model are looked at: a range of a module costs the program about as much as an
+operator does, and calls that get as much to do mostly call the same modules.
+
+The first calls of a kind are looked at, and of the later ones every so many: those between rest. Of
+these only the order is noted in which modules are called. Where it is that of the look before, the
+ranges are told by it afterwards. A kind whose calls differ (experts that a router chooses) rests no
+more.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+FIRST_CALLS, EVERY = 4, 8
+# Calls of a kind that may differ from the look before: a program may change once, or warm up.
+_CHANGES = 2
+# Kinds that are told apart: a loop may have new sizes in each step.
+_MOST_KINDS = 10_000
+_COLUMNS = ("start_ns", "end_ns", "thread", "kind", "rests", "alike")
+
+
+@dataclass(eq=False)
+class Kind:
+    """Calls that get as much to do, as far as their arguments tell."""
+
+    number: int
+    calls: int = 0  # since the looks last differed
+    changes: int = 0
+    modules: list[int] = field(default_factory=list)  # of the last look, by `id`, in order
+
+    def begins(self) -> bool:
+        """Another call begins; whether it rests."""
+        number = self.calls
+        self.calls += 1
+        return number >= FIRST_CALLS and number % EVERY > 0 and self.changes <= _CHANGES
+
+    def ended(self, modules: list[int]) -> bool:
+        """Such a call has ended, in which these were called; whether it was like the look before.
+        The next ones are looked at where it was not."""
+        alike = modules == self.modules
+        if not alike and self.modules:
+            self.changes += 1
+            self.calls = 0
+        return alike
+
+
+class Look:
+    """The modules known to the ranges, where each question of a call is noted."""
+
+    def __init__(self, known: dict[int, Any], heard: list[int]) -> None:
+        self._known = known
+        self._hear = heard.append
+
+    def __getitem__(self, key: int) -> Any:
+        self._hear(key)
+        return self._known[key]
+
+
+class Looks:
+    """The kinds of calls, and what became of each call while ranges were written."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[Hashable, Kind] = {}
+        self._rows = array("q")
+
+    def kind(self, key: Hashable) -> Kind | None:
+        """The calls of this thread that this stands for; None where it is None, or there are too
+        many kinds."""
+        if key is None:
+            return None
+        thread = threading.get_native_id()
+        kind = self._kinds.get((thread, key))
+        if kind is None and len(self._kinds) < _MOST_KINDS:
+            kind = self._kinds[thread, key] = Kind(len(self._kinds))
+        return kind
+
+    def ended(self, kind: Kind, modules: list[int], span: tuple[int, int], *, rested: bool) -> None:
+        """A call has ended in which these modules were called, in order, by `id`."""
+        alike = kind.ended(modules)
+        if not rested:
+            kind.modules = modules
+        # One call of C code: another thread cannot come between the numbers of a row.
+        self._rows.extend((*span, threading.get_native_id(), kind.number, rested, alike))
+
+    def table(self) -> pd.DataFrame:
+        """A row a call, in order of their ends: start_ns, end_ns, thread (the system's number),
+        kind, whether it rested, and whether it called the modules of the look before."""
+        rows = np.array(self._rows[:], dtype=np.int64).reshape(-1, len(_COLUMNS))
+        return pd.DataFrame(dict(zip(_COLUMNS, rows.T, strict=True))).astype(
+            {"rests": bool, "alike": bool}
+        )

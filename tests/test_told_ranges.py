@@ -1,0 +1,199 @@
+"""Calls of a model that rest: their modules are those of the calls that were looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tracer import trace
+from tracer.analyzers.facts.host import read_host
+from tracer.collectors.modules.looks import EVERY, FIRST_CALLS
+from tracer.collectors.modules.module_ranges import ModuleRanges
+from tracer.events import Trace
+from tracer.store import load_run
+
+CALLS = 2 * EVERY + 3
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.down(nn.functional.silu(self.up(self.norm(x))))
+        return out
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.chosen = [0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Routed(Stack):
+    """One layer of three, of the same operators."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers[self.chosen[0]](x)
+        return out
+
+
+def recorded(model: nn.Module, step: Callable[[int], object], calls: int = CALLS) -> Trace:
+    with trace() as t:
+        for number in range(calls):
+            step(number)
+    return t.trace
+
+
+def modules_of_calls(run: Trace) -> list[list[tuple[str, str]]]:
+    """For each call of the model its outermost operators in order, with the module of each."""
+    host = read_host(run)
+    module = host.module
+    rows = run.rows("operator")
+    outermost = rows[host.outer_operator[rows] == rows]
+    table = run.table("root_calls")
+    out = []
+    for start_ns, end_ns in table[["start_ns", "end_ns"]].to_numpy().tolist():
+        inside = outermost[
+            (run.start_ns[outermost] >= start_ns) & (run.start_ns[outermost] < end_ns)
+        ]
+        out.append([(run.names[run.name_codes[r]], name_of(run, int(module[r]))) for r in inside])
+    return out
+
+
+def name_of(run: Trace, row: int) -> str:
+    return "" if row < 0 else run.names[run.name_codes[row]]
+
+
+def test_a_call_that_rested_has_the_modules_of_one_that_was_looked_at() -> None:
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    with torch.no_grad():
+        run = recorded(model, lambda _: model(x))
+    calls = modules_of_calls(run)
+    assert len(calls) == CALLS
+    assert len({name for _, name in calls[0]}) > 6
+    assert all(call == calls[0] for call in calls)
+    assert set(Counter(names_of_modules(run)).values()) == {CALLS}
+
+
+def names_of_modules(run: Trace) -> list[str]:
+    return [run.names[code] for code in run.name_codes[run.rows("module")]]
+
+
+def test_calls_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other tests are about happens: of nineteen calls six are looked at."""
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    seen: list[int] = []
+    close = ModuleRanges.close
+
+    def closed(ranges: ModuleRanges) -> None:
+        seen.extend(ranges.looks.table()["rests"])
+        close(ranges)
+
+    monkeypatch.setattr(ModuleRanges, "close", closed)
+    recorded(model, lambda _: model(x))
+    assert [i for i, rests in enumerate(seen) if not rests] == [*range(FIRST_CALLS), 8, 16]
+
+
+def test_ranges_that_are_told_stand_around_their_operators() -> None:
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    run = recorded(model, lambda _: model(x))
+    rows = run.rows("module")
+    spans = sorted(zip(run.start_ns[rows].tolist(), run.end_ns[rows].tolist(), strict=True))
+    open_until: list[int] = []
+    for start, end in spans:
+        while open_until and open_until[-1] <= start:
+            open_until.pop()
+        assert not open_until or end <= open_until[-1]
+        open_until.append(end)
+    assert (np.diff(run.start_ns) >= 0).all()
+    assert all(a <= b for a, b in pairwise(run.start_ns.tolist()))
+
+
+def test_a_call_of_other_modules_is_told_by_none() -> None:
+    """The operators are the same, and the modules are not: what was looked at says nothing."""
+    model, x = Routed().eval(), torch.randn(2, 5, 16)
+
+    def step(number: int) -> None:
+        model.chosen[0] = int(number in (5, 7))
+        model(x)
+
+    run = recorded(model, step)
+    told = [{name for _, name in call if "layers" in name} for call in modules_of_calls(run)]
+    for number, names in enumerate(told):
+        wanted = f"layers.{int(number in (5, 7))}"
+        assert all(wanted in name for name in names), (number, names)
+    assert "capture.modules_untold" in [note.rule for note in run.notes]
+
+
+def test_a_router_is_always_looked_at() -> None:
+    model, x = Routed().eval(), torch.randn(2, 5, 16)
+
+    def step(number: int) -> None:
+        model.chosen[0] = number % 3
+        model(x)
+
+    run = recorded(model, step)
+    for number, call in enumerate(modules_of_calls(run)):
+        assert any(f"layers.{number % 3}." in name for _, name in call)
+    assert "capture.modules_untold" not in [note.rule for note in run.notes]
+
+
+def test_a_call_that_runs_other_operators_is_told_by_none() -> None:
+    model = Stack().eval()
+    x = torch.randn(2, 5, 16)
+    late = [False]
+    model.layers[1].register_forward_hook(lambda *_: torch.sin(x) if late[0] else None)
+
+    def step(number: int) -> None:
+        late[0] = number == 6
+        model(x)
+
+    run = recorded(model, step)
+    calls = modules_of_calls(run)
+    assert {name for _, name in calls[6] if "layers" in name} == set()
+    assert calls[5] == calls[7] == calls[0]
+    (note,) = [note for note in run.notes if note.rule == "capture.modules_untold"]
+    assert note.count == 1
+
+
+def test_tables_stay_with_their_events(tmp_path: Path) -> None:
+    """Rows are put between others: a training step has sequences of autograd."""
+    model, x = Stack(), torch.randn(2, 5, 16)
+    with trace() as t:
+        for _ in range(CALLS):
+            model(x).sum().backward()
+    run = t.trace
+    at = run.table("sequences")["event"].to_numpy()
+    assert {run.names[code] for code in run.name_codes[at]} & {"aten::addmm", "aten::linear"}
+    assert (run.kind_codes[at] == run.kind_codes[at[0]]).all()
+    path = tmp_path / "t"
+    t.save(path)
+    again = load_run(path)
+    assert Counter(names_of_modules(again)) == Counter(names_of_modules(run))
+    assert modules_of_calls(again) == modules_of_calls(run)
+
+
+def test_calls_before_the_recording_are_no_looks() -> None:
+    """A schedule waits: the calls meanwhile wrote no ranges."""
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    with trace(schedule=torch.profiler.schedule(wait=6, warmup=1, active=7)) as t:
+        for _ in range(14):
+            with t.step("decode"):
+                model(x)
+    counts = Counter(names_of_modules(t.trace))
+    assert counts and set(counts.values()) == {7}
