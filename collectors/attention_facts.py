@@ -80,10 +80,7 @@ class AttentionCalls:
         self._shapes: dict[_Shape | None, tuple[int, CodeType]] = {}
         self._code = CodeKinds()
         self._undo: list[Callable[[], None]] = []
-        self._active = False
-        self._outside: OutsideCompiled | None = None
-        self._apply: Callable[[], None] = lambda: None
-        self._wanted = self._rests = False
+        self._active = self._notes_calls = False
 
     def start(self) -> None:
         """Begin to note. Where code that calls attention was compiled before and would see it,
@@ -95,40 +92,27 @@ class AttentionCalls:
             return
         self._undo.append(keep_scripts)
 
-        def apply() -> None:
-            is_on = self._wanted and not self._rests
-            before, now = (original, watched) if is_on else (watched, original)
+        def change(before: Callable[..., Any], now: Callable[..., Any]) -> None:
             if getattr(functional, _NAME) is before:
                 setattr(functional, _NAME, now)
 
-        self._apply = apply
-        outside = OutsideCompiled(_NAME, lambda: self._want(True), lambda: self._want(False))
+        outside = OutsideCompiled(
+            _NAME, lambda: change(original, watched), lambda: change(watched, original)
+        )
         if outside.start():
             self._undo += [self._stop, outside.close]
-            self._active, self._outside = True, outside
-
-    def _want(self, wanted: bool) -> None:
-        self._wanted = wanted
-        self._apply()
+            self._active = self._notes_calls = True
 
     def rest(self) -> None:
         """Note nothing until `wake`."""
-        if not self._rests:
-            self._rest(True)
+        self._notes_calls = False
 
     def wake(self) -> None:
         """Note calls again."""
-        if self._rests:
-            self._rest(False)
-
-    def _rest(self, rests: bool) -> None:
-        if self._outside is not None:
-            self._rests = rests
-            self._outside.change(self._apply)
+        self._notes_calls = self._active
 
     def _stop(self) -> None:
-        self._active = self._rests = False  # a program may have taken the patch for itself
-        self._outside = None
+        self._active = self._notes_calls = False  # a program may have taken the patch for itself
 
     def close(self) -> None:
         """Undo every change, the last first."""
@@ -158,7 +142,7 @@ class AttentionCalls:
         own, shapes, learn = self._notes.own, self._shapes, self._learn
 
         def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
-            if not _is_compiling() and self._active:
+            if not _is_compiling() and self._notes_calls:
                 try:
                     frame = _caller(1)
                     shape = _shape_of(args, kwargs, frame)

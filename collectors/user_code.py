@@ -23,19 +23,19 @@ class CodeKinds:
     """Tells the kind of a frame by its file, looked at once."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, int] = {}
+        self.known: dict[str, int] = {}  # of files seen before
         self._libraries = _library_folders()
 
     def of(self, frame: FrameType) -> int:
         """PLUMBING, LIBRARY or USER."""
         file = frame.f_code.co_filename
-        kind = self._kinds.get(file)
+        kind = self.known.get(file)
         return self._look(file, frame.f_globals) if kind is None else kind
 
     def innermost(self, frame: FrameType | None, least: int = LIBRARY) -> FrameType | None:
         """The innermost frame from here on of at least this kind: by default one that is not
         plumbing."""
-        kinds = self._kinds
+        kinds = self.known
         while frame is not None:
             file = frame.f_code.co_filename
             kind = kinds.get(file)
@@ -50,7 +50,7 @@ class CodeKinds:
         # the main program, which then has no file; all else of that name was generated.
         if file.startswith("<"):
             return USER if module == "__main__" and "__file__" not in names else PLUMBING
-        kind = self._kinds[file] = _kind_of(file, module.partition(".")[0], self._libraries)
+        kind = self.known[file] = _kind_of(file, module.partition(".")[0], self._libraries)
         return kind
 
 
@@ -81,11 +81,16 @@ class CallerLines:
     def around(self, frame: FrameType | None) -> int:
         """The number of the user's innermost lines from this frame on."""
         chain: list[tuple[CodeType, int]] = []
-        frame = self._code.innermost(frame, USER)
-        while frame is not None and len(chain) < self.MOST:
-            # Its line is looked up in the end: the program waits now.
-            chain.append((frame.f_code, frame.f_lasti))
-            frame = self._code.innermost(frame.f_back, USER)
+        known = self._code.known
+        while frame is not None:
+            code = frame.f_code
+            kind = known.get(code.co_filename)
+            if (self._code.of(frame) if kind is None else kind) == USER:
+                # Its line is looked up in the end: the program waits now.
+                chain.append((code, frame.f_lasti))
+                if len(chain) == self.MOST:
+                    break
+            frame = frame.f_back
         return self._chains.setdefault(tuple(chain), len(self._chains))
 
     def texts(self) -> list[str]:

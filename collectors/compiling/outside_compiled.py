@@ -58,11 +58,6 @@ class OutsideCompiling:
         while self._undo:
             self._undo.pop()()
 
-    def change(self, apply: Callable[[], None]) -> None:
-        """Do something while no other thread puts the patch on or takes it off."""
-        with _lock:
-            apply()
-
     def _hide(self) -> None:
         with _lock:
             self._take_off()

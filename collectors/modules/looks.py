@@ -9,7 +9,6 @@ more.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -41,15 +40,6 @@ class Kind:
         self.calls += 1
         return number >= FIRST_CALLS and number % EVERY > 0 and self.changes <= _CHANGES
 
-    def ended(self, modules: list[int]) -> bool:
-        """Such a call has ended, in which these were called; whether it was like the look before.
-        The next ones are looked at where it was not."""
-        alike = modules == self.modules
-        if not alike and self.modules:
-            self.changes += 1
-            self.calls = 0
-        return alike
-
 
 class Look:
     """The modules known to the ranges, where each question of a call is noted."""
@@ -67,27 +57,27 @@ class Looks:
     """The kinds of calls, and what became of each call while ranges were written."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, Kind] = {}
+        self.kinds: dict[Hashable, Kind] = {}
         self._rows = array("q")
 
-    def kind(self, key: Hashable) -> Kind | None:
-        """The calls of this thread that this stands for; None where it is None, or there are too
-        many kinds."""
-        if key is None:
+    def new(self, key: Hashable) -> Kind | None:
+        """Know a kind from now on; None where there are too many."""
+        if len(self.kinds) >= _MOST_KINDS:
             return None
-        thread = threading.get_native_id()
-        kind = self._kinds.get((thread, key))
-        if kind is None and len(self._kinds) < _MOST_KINDS:
-            kind = self._kinds[thread, key] = Kind(len(self._kinds))
+        kind = self.kinds[key] = Kind(len(self.kinds))
         return kind
 
-    def ended(self, kind: Kind, modules: list[int], span: tuple[int, int], *, rested: bool) -> None:
-        """A call has ended in which these modules were called, in order, by `id`."""
-        alike = kind.ended(modules)
+    def ended(self, kind: Kind, heard: list[int], times: tuple[int, ...], *, rested: bool) -> None:
+        """A call has ended in which these modules were called, in order, by `id`. The next ones are
+        looked at where it was not like the look before. `times`: start, end and thread."""
+        alike = heard == kind.modules
+        if not alike and kind.modules:
+            kind.changes += 1
+            kind.calls = 0
         if not rested:
-            kind.modules = modules
+            kind.modules = heard
         # One call of C code: another thread cannot come between the numbers of a row.
-        self._rows.extend((*span, threading.get_native_id(), kind.number, rested, alike))
+        self._rows.extend((*times, kind.number, rested, alike))
 
     def table(self) -> pd.DataFrame:
         """A row a call, in order of their ends: start_ns, end_ns, thread (the system's number),

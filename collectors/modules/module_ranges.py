@@ -27,7 +27,7 @@ from tracer.collectors.modules.module_tree import (
     OwnRange,
     unwrap,
 )
-from tracer.collectors.modules.root_calls import OpenCall, RootCalls
+from tracer.collectors.modules.root_calls import OpenCall, Root, RootCalls
 from tracer.collectors.steps import generation
 from tracer.collectors.steps.generation import Generations
 from tracer.collectors.untyped_torch import cuda_is_initialized
@@ -234,15 +234,23 @@ def _forget() -> None:
     _current = _known = _hear = None
 
 
-def _see(known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None) -> None:
+def _see(known: KnownRanges) -> None:
     global _known, _hear
-    _known, _hear = known, hear
+    _known, _hear = known, None
+
+
+_threads: list[threading.Thread] = []  # that were there at the last call of a root
+_calling: list[int | None] = []  # those of them that could call a module
 
 
 def _is_alone() -> bool:
     """Whether no thread but this one is there that could call a module."""
-    own = threading.get_ident()
-    return all(t.ident == own or _calls_nothing(t) for t in threading.enumerate())
+    global _threads, _calling
+    threads = threading.enumerate()
+    if threads != _threads:
+        _calling = [t.ident for t in threads if not _calls_nothing(t)]
+        _threads = threads
+    return len(_calling) == 1 and _calling[0] == threading.get_ident()
 
 
 def _calls_nothing(thread: threading.Thread) -> bool:
@@ -373,39 +381,43 @@ class ModuleRanges:
         try:
             if self._graph_task() != -1:  # a checkpoint computes it again
                 return None
-            if id(module) in self.tree.ranges:
-                return self._open(module, args, kwargs, caller)
-            # The program waits for what is done at the first call: it is the recording's cost.
-            with self.make_range(OWN_RANGE) if self._writes else contextlib.nullcontext():
-                self.tree.add(module)
-                self._generations.watch(type(unwrap(module)))
-                return self._open(module, args, kwargs, caller)
+            root = self.calls.known.get(id(module))
+            if root is None or root.module() is not module:
+                root = self._learn(module)
+            if root is None or _capturing():
+                return None
+            self._listener.root_begins()
+            within = self._generations.current(caller)
+            call = self.calls.begin(module, root, within, caller, args, kwargs)
+            if _alone and self._writes and not self.in_frames:
+                self._look_or_rest(call)
+            return call
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
             return None
 
-    def _open(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Any
-    ) -> OpenCall | None:
-        root = self.calls.root_of(module)
-        if root is None and _can_be_a_model(module):
-            root = self.calls.learn(module, self.tree.record_of(module))
-        if root is None or _capturing():
+    def _learn(self, module: nn.Module) -> Root | None:
+        """The root that this is, if it is one. The program waits for what is done at its first
+        call: it is the recording's cost."""
+        if id(module) not in self.tree.ranges:
+            with self.make_range(OWN_RANGE) if self._writes else contextlib.nullcontext():
+                self.tree.add(module)
+                self._generations.watch(type(unwrap(module)))
+        if not _can_be_a_model(module):
             return None
-        self._listener.root_begins()
-        within = self._generations.current(caller)
-        call = self.calls.begin(module, root, within, caller, args, kwargs)
-        if _alone and self._writes and not self.in_frames:
-            self._look_or_rest(call)
-        return call
+        return self.calls.learn(module, self.tree.record_of(module))
 
     def _look_or_rest(self, call: OpenCall) -> None:
-        kind = self.looks.kind(self.calls.kind_of(call))
+        facts = call.facts
+        if facts.batch < 0:  # the arguments do not tell how much there is to do
+            return
+        key = call.root.number, call.thread, call.trains, facts
+        kind = self.looks.kinds.get(key) or self.looks.new(key)
         if kind is None:
             return
         heard: list[int] = []
         rests = kind.begins()
-        if rests and call.facts.tokens >= 0:
+        if rests and facts.tokens >= 0:
             self._listener.root_rests()
         self._looked = _Looked(call, kind, heard, rests)
         if rests:
@@ -416,33 +428,36 @@ class ModuleRanges:
     def _see_in_call(
         self, known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None
     ) -> None:
+        global _known, _hear
         with self._lock:
             if _current is self:
-                _see(known, hear)
+                _known, _hear = known, hear
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:
             looked = self._looked
-            if looked is not None and looked.call is call:
+            if looked is not None and looked.call is not call:
+                looked = None
+            if looked is not None:
                 self._looked = None
                 self._see_in_call(self.known)
             if _local.unnamed:
                 _local.unnamed = False
                 if self.known:
                     self.tree.rescan(module)
-            if call is not None:
-                end_ns = self.calls.end(call, output)
-                if looked is not None and looked.call is call:
-                    span = call.start_ns, end_ns
-                    self.looks.ended(looked.kind, looked.heard, span, rested=looked.rests)
-                self._listener.root_ends(end_ns)
+            if call is None:
+                return
+            end_ns = self.calls.end(call, output)
+            if looked is not None:
+                times = call.start_ns, end_ns, call.thread
+                self.looks.ended(looked.kind, looked.heard, times, rested=looked.rests)
+            self._listener.root_ends(end_ns)
+            if not (self._writes or self._narrow):
                 self._count(module)
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
 
     def _count(self, module: nn.Module) -> None:
-        if self._writes or self._narrow:
-            return
         self._root_types |= {type(module), type(module_tree.innermost(module))}
         self._counts[id(module)] = self._counts.get(id(module), 0) + 1
         if self._counts[id(module)] >= self.CALLS_BEFORE_NARROWING:

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -54,7 +54,16 @@ def recorded_autograd(output: Any) -> int:
     return UNKNOWN
 
 
-@dataclass(frozen=True, eq=False)
+class _Said(NamedTuple):
+    """What arguments say, and all of them that it depends on."""
+
+    roles: Roles
+    values: list[Any]  # of tensors their shapes and types
+    facts: CallFacts
+    caches: list[Any]  # each None
+
+
+@dataclass(eq=False)
 class Root:
     """A root as its calls know it."""
 
@@ -63,6 +72,7 @@ class Root:
     names: tuple[str, ...]  # of its positional arguments
     keeps_cache: bool
     can_decode: bool
+    said: _Said | None = None  # by the arguments of its last call
     roles: dict[tuple[Any, ...], Roles] = field(default_factory=dict)  # of what a call gives
 
     def roles_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Roles:
@@ -74,15 +84,17 @@ class Root:
         return roles
 
 
-class OpenCall(NamedTuple):
+@dataclass(slots=True, eq=False)
+class OpenCall:
     """A root call that has not returned."""
 
     root: Root
     trains: bool
     facts: CallFacts
-    caches: list[Any]
+    caches: Sequence[Any]
     generation: Generation
     callers: int
+    thread: int
     start_ns: int
 
     def fills(self, output: Any) -> bool:
@@ -91,6 +103,20 @@ class OpenCall(NamedTuple):
             return True
         given = any(cache is not None for cache in self.caches)
         return given or (self.root.can_decode and returns_cache(output))
+
+
+def _plain(values: Iterable[Any]) -> list[Any] | None:
+    """All that facts are made of; None where there are others than plain tensors and values."""
+    out: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor:
+            out += (value.shape, value.dtype)
+        elif kind is int or kind is bool or value is None:
+            out += (kind, value)
+        else:
+            return None
+    return out
 
 
 class _Thread(threading.local):
@@ -107,7 +133,7 @@ class RootCalls:
 
     def __init__(self) -> None:
         self._rows = array("q")
-        self._known: dict[int, Root] = {}
+        self.known: dict[int, Root] = {}  # by `id`, which may be another module's by now
         self._records: dict[ModuleRecord, int] = {}
         self._calls: dict[str, int] = {}
         self._lines = CallerLines()
@@ -117,11 +143,6 @@ class RootCalls:
     def __len__(self) -> int:
         return len(self._rows) // self.WIDTH
 
-    def root_of(self, module: nn.Module) -> Root | None:
-        """What is known of a root; None before it was learned."""
-        root = self._known.get(id(module))
-        return root if root is not None and root.module() is module else None
-
     def learn(self, module: nn.Module, record: ModuleRecord) -> Root:
         """Know a root from now on."""
         inner = unwrap(module)
@@ -129,7 +150,7 @@ class RootCalls:
         names = argument_names(type(inner))
         caches = keeps_cache(inner), can_decode(inner)
         root = Root(weakref.ref(module), number, names, *caches)
-        self._known[id(module)] = root
+        self.known[id(module)] = root
         return root
 
     def begin(
@@ -142,13 +163,27 @@ class RootCalls:
         kwargs: Mapping[str, Any],
     ) -> OpenCall:
         """A root call begins."""
-        lines = self._around(generation, caller)
+        facts, caches = self._said_by(root, args, kwargs)
+        lines, thread = self._around(generation, caller), self._thread.number
+        return OpenCall(
+            root, module.training, facts, caches, generation, lines, thread, time.time_ns()
+        )
+
+    def _said_by(
+        self, root: Root, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[CallFacts, list[Any]]:
+        """The facts, and the arguments that carry a cache. Calls are mostly like the last one."""
         roles = root.roles_of(args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
+        plain = _plain(values)
+        said = root.said
+        if said is not None and said.roles is roles and said.values == plain:
+            return said.facts, said.caches
         facts = call_facts(roles, values, self._seen, keeps_cache=root.keeps_cache)
         caches = caches_among(roles, values)
-        now_ns = time.time_ns()
-        return OpenCall(root, module.training, facts, caches, generation, lines, now_ns)
+        if plain is not None and all(cache is None for cache in caches):
+            root.said = _Said(roles, plain, facts, caches)
+        return facts, caches
 
     def _around(self, generation: Generation, caller: FrameType | None) -> int:
         """The lines around a call. What generates calls often, from one place."""
@@ -158,15 +193,6 @@ class RootCalls:
         if thread.generation != generation.number:
             thread.generation, thread.lines = generation.number, self._lines.around(caller)
         return thread.lines
-
-    def kind_of(self, call: OpenCall) -> Hashable:
-        """What is the same for calls that get as much to do, as far as their arguments tell; None
-        where these do not."""
-        facts = call.facts
-        if facts.batch < 0:
-            return None
-        sizes = facts.batch, facts.tokens, facts.cached, facts.is_decoder
-        return (call.root.number, call.trains, *sizes)
 
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""
@@ -180,7 +206,7 @@ class RootCalls:
             (
                 call.start_ns,
                 end_ns,
-                self._thread.number,
+                call.thread,
                 facts.batch,
                 facts.tokens,
                 facts.cached,
