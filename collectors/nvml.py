@@ -23,6 +23,14 @@ from tracer.collectors.device_identity import Identity, Installed, find_handle, 
 from tracer.events import SIDE_TABLES, Note, make_table
 
 INTERVAL_S = 0.1
+# Each answer of the driver costs a program that calls operators one after another a wait for the
+# interpreter, which changes hands for it: what the driver itself renews seldom, or what changes
+# slowly, is asked for in every fifth sample.
+_OFTEN = ("power_watts", "sm_clock_hertz")
+_SAMPLES_PER_REST = 5
+# Opening the library takes the driver long enough to hold up the steps that run meanwhile: a trace
+# starts when it is done, or after so long where the driver hangs.
+_OPENING_S = 2.0
 # To ask the framework which devices it uses takes longer than a sample of one, and the program
 # waits for each of its answers: it is asked in every tenth sample, and until it names one.
 _SAMPLES_PER_SEARCH = 10
@@ -114,12 +122,13 @@ class _Device:
 
 
 class DeviceMetrics:
-    """Samples of the devices in use, ten times a second, until it is closed."""
+    """Samples of the devices in use until it is closed: what changes often ten times a second, the
+    other fields twice."""
 
     def __init__(self, framework: Framework | None = None, interval_s: float = INTERVAL_S) -> None:
         self._framework = framework or TorchDevices()
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._stop, self._is_open = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="tracer-metrics", daemon=True)
         self._integers = array("q")  # device, field, time
         self._values = array("d")
@@ -132,7 +141,9 @@ class DeviceMetrics:
         self._installed: list[Installed] = []
 
     def start(self) -> None:
+        """Begin to sample. Returns when the driver's library is open."""
         self._thread.start()
+        self._is_open.wait(_OPENING_S)
 
     def close(self) -> None:
         self._stop.set()
@@ -140,34 +151,31 @@ class DeviceMetrics:
 
     def _run(self) -> None:
         try:
-            self.open()
+            try:
+                self.open()
+            finally:
+                self._is_open.set()
             while not self._stop.wait(self._interval_s):
                 self.sample()
         except Exception as error:  # the driver's and the framework's: without them we only miss it
             self._unavailable = _reason(error)
-        finally:
-            if self._nvml is not None:
-                self._nvml.nvmlShutdown()
 
     def open(self) -> None:
         """Load the driver's library and list its devices."""
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._nvml = pynvml
-        found = (_installed(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
-        self._installed = [device for device in found if device is not None]
+        self._nvml, self._installed = _open_library()
 
     def sample(self) -> None:
-        """One sample of each field of each device in use."""
+        """One sample of each device in use, of all its fields or of those that change often."""
         if not self._used or self._samples % _SAMPLES_PER_SEARCH == 0:
             self._used = self._framework.used_devices()
+        all_fields = self._samples % _SAMPLES_PER_REST == 0
         self._samples += bool(self._used)
         for identity in self._used:
             device = self._devices.get(identity.number) or self._find(identity)
             if device is not None:
                 for code, name in enumerate(_NAMES):
-                    self._read(device, code, name)
+                    if all_fields or name in _OFTEN:
+                        self._read(device, code, name)
 
     def _find(self, identity: Identity) -> _Device | None:
         if not identity.uuid and not identity.pci:
@@ -284,6 +292,23 @@ def _field_note(name: str, devices: list[_Device], device_count: int) -> Note:
 
 def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+# Open until the process ends: the library, its devices, and the process.
+_library: tuple[Any, list[Installed], int] | None = None
+
+
+def _open_library() -> tuple[Any, list[Installed]]:
+    """The driver's library, opened once a process, and the devices that it knows."""
+    global _library
+    import pynvml
+
+    if _library is None or _library[0] is not pynvml or _library[2] != os.getpid():
+        pynvml.nvmlInit()
+        found = (_installed(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
+        installed = [device for device in found if device is not None]
+        _library = pynvml, installed, os.getpid()
+    return _library[:2]
 
 
 def _installed(nvml: Any, index: int) -> Installed | None:

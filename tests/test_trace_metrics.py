@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tracer.collectors import nvml
 from tracer.collectors.device_identity import Identity, Installed, find_handle, visible_identities
 from tracer.collectors.nvml import DeviceMetrics, TorchDevices
 
@@ -174,7 +176,7 @@ def test_all_fields_of_a_device(sampled: Program) -> None:
 def test_a_field_that_is_not_supported_is_absent_with_the_reason(sampled: Program) -> None:
     found = sampled(f"0:{UUIDS[0]}", f"1:{UUIDS[1]}", FAKE_NVML_BROKEN="utilization")
     assert "gpu_utilization_ratio" not in found["values"]["0"]
-    assert found["values"]["1"]["power_watts"] == [2.0] * 4
+    assert found["values"]["1"]["power_watts"] == [2.0] * 16
     assert found["notes"] == [
         "gpu_utilization_ratio: n/a on 2 of 2 devices (Not Supported)",
         "memory_utilization_ratio: n/a on 2 of 2 devices (Not Supported)",
@@ -200,8 +202,8 @@ def test_memory_comes_from_the_framework_where_the_driver_has_none(sampled: Prog
 
 def test_a_field_that_fails_now_and_then_keeps_its_good_samples(sampled: Program) -> None:
     found = sampled(f"0:{UUIDS[0]}", FAKE_NVML_BROKEN="/power")
-    assert found["values"]["0"]["power_watts"] == [1.0, 1.0]
-    assert found["notes"] == ["power_watts: 2 of 4 samples failed (Unknown Error)"]
+    assert found["values"]["0"]["power_watts"] == [1.0] * 8
+    assert found["notes"] == ["power_watts: 8 of 16 samples failed (Unknown Error)"]
 
 
 def test_without_the_library_there_is_one_notice(tmp_path: Path) -> None:
@@ -279,3 +281,37 @@ def test_a_device_that_is_not_used_is_not_asked_for() -> None:
         pytest.skip("an earlier test has used the GPU")
     assert TorchDevices().used_devices() == []
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+def test_what_changes_slowly_is_asked_for_in_every_fifth_sample(sampled: Program) -> None:
+    """Each answer costs the program a turn of the interpreter."""
+    values = sampled(f"0:{UUIDS[0]}")["values"]["0"]
+    assert {len(seen) for name, seen in values.items() if name in nvml._OFTEN} == {16}
+    assert {len(seen) for name, seen in values.items() if name not in nvml._OFTEN} == {4}
+
+
+def test_the_library_is_opened_once_and_a_trace_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes the driver long, which holds up the steps that run meanwhile."""
+    opened: list[int] = []
+
+    class Driver(_Texts):
+        def nvmlInit(self) -> None:
+            time.sleep(0.05)
+            opened.append(0)
+
+        def nvmlDeviceGetCount(self) -> int:
+            return 1
+
+        def nvmlDeviceGetPciInfo(self, handle: Any) -> Any:
+            raise self.NVMLError
+
+    monkeypatch.setitem(sys.modules, "pynvml", Driver())
+    monkeypatch.setattr(nvml, "_library", None)
+    for _ in range(2):
+        metrics = DeviceMetrics(TorchDevices())
+        metrics.start()
+        assert len(opened) == 1
+        assert len(metrics._installed) == 1
+        metrics.close()
