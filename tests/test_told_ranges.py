@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -106,6 +107,7 @@ def test_calls_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ModuleRanges, "close", closed)
     recorded(model, lambda _: model(x))
+    assert seen, threading.enumerate()
     assert [i for i, rests in enumerate(seen) if not rests] == [*range(FIRST_CALLS), 8, 16]
 
 

@@ -583,28 +583,6 @@ def test_a_block_called_beside_a_model_that_runs_is_a_root() -> None:
     assert ranges(t.trace)["module::block::Sequential"] == 3
 
 
-def test_only_threads_that_could_call_a_module_count() -> None:
-    stop = threading.Event()
-
-    def waits() -> None:
-        stop.wait(30)
-
-    def alone_beside(name: str, target: Callable[[], object]) -> bool:
-        stop.clear()
-        other = threading.Thread(target=target, name=name)
-        other.start()
-        try:
-            return module_ranges._calls_nothing(other)
-        finally:
-            stop.set()
-            other.join()
-
-    assert not alone_beside("mine", waits)
-    assert alone_beside("tracer-stacks", waits)
-    waits.__module__ = "torch.utils.data._utils.pin_memory"
-    assert alone_beside("pins", waits)
-
-
 def test_another_model_in_a_thread_that_a_model_starts_is_a_root() -> None:
     class Starts(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

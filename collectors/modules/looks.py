@@ -38,7 +38,12 @@ class Kind:
         """Another call begins; whether it rests."""
         number = self.calls
         self.calls += 1
-        return number >= FIRST_CALLS and number % EVERY > 0 and self.changes <= _CHANGES
+        return number >= FIRST_CALLS and number % EVERY > 0 and not self.never_rests
+
+    @property
+    def never_rests(self) -> bool:
+        """Whether its calls were unlike too often."""
+        return self.changes > _CHANGES
 
 
 class Look:

@@ -18,7 +18,15 @@ import torch
 from torch import nn
 
 from tracer.collectors import torch_private
-from tracer.collectors.modules import call_facts, looks, module_tree, root_calls, weights
+from tracer.collectors.modules import (
+    call_facts,
+    calling_threads,
+    looks,
+    module_tree,
+    root_calls,
+    weights,
+)
+from tracer.collectors.modules.calling_threads import CallingThreads
 from tracer.collectors.modules.looks import Kind, Look, Looks
 from tracer.collectors.modules.module_tree import (
     INNER,
@@ -37,9 +45,6 @@ Call = Callable[..., Any]
 # The compiler takes this for a constant; elsewhere it is the cheapest question of its kind.
 _is_compiling = torch.compiler.is_dynamo_compiling
 
-# Threads that call no module: those of a recording by name, others by who runs in them.
-_OWN_THREADS = "tracer-"
-_OTHER_THREADS = ("tqdm.", "torch.utils.data.", "torch._inductor.")
 # Ranges of this prefix are read as the recording's own cost.
 OWN_RANGE = "tracer::names of modules"
 
@@ -207,6 +212,7 @@ def _keep_compiler_out() -> None:
     torch_private.keep_compiler_out(
         sys.modules[__name__],
         call_facts,
+        calling_threads,
         generation,
         looks,
         module_tree,
@@ -237,26 +243,6 @@ def _forget() -> None:
 def _see(known: KnownRanges) -> None:
     global _known, _hear
     _known, _hear = known, None
-
-
-_threads: list[threading.Thread] = []  # that were there at the last call of a root
-_calling: list[int | None] = []  # those of them that could call a module
-
-
-def _is_alone() -> bool:
-    """Whether no thread but this one is there that could call a module."""
-    global _threads, _calling
-    threads = threading.enumerate()
-    if threads != _threads:
-        _calling = [t.ident for t in threads if not _calls_nothing(t)]
-        _threads = threads
-    return len(_calling) == 1 and _calling[0] == threading.get_ident()
-
-
-def _calls_nothing(thread: threading.Thread) -> bool:
-    runs = getattr(thread, "_target", None) or type(thread)
-    of_others = str(getattr(runs, "__module__", "")).startswith(_OTHER_THREADS)
-    return of_others or thread.name.startswith(_OWN_THREADS)
 
 
 # A forked child is not traced: the patches are there, and pass calls on.
@@ -313,6 +299,7 @@ class ModuleRanges:
         self._on_failure = on_failure
         self._ranges = ranges
         self._writes = False
+        self._threads = CallingThreads()
         self._looked: _Looked | None = None
         self._generations = Generations()
         self._patches = ClassPatches()
@@ -362,7 +349,7 @@ class ModuleRanges:
         _local.inside = True
         output = call = None
         try:
-            _alone = _is_alone()
+            _alone = self._threads.alone()
             call = self._begin(module, args, kwargs, sys._getframe(2))
             own = self.known[id(module)]
             if not isinstance(own, OwnRange):
@@ -451,6 +438,8 @@ class ModuleRanges:
             if looked is not None:
                 times = call.start_ns, end_ns, call.thread
                 self.looks.ended(looked.kind, looked.heard, times, rested=looked.rests)
+                if looked.kind.never_rests:  # perhaps another thread calls modules meanwhile
+                    self._threads.distrust_pools()
             self._listener.root_ends(end_ns)
             if not (self._writes or self._narrow):
                 self._count(module)
