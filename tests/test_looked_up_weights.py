@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from tests.make_traces import TraceMaker
@@ -15,6 +17,9 @@ from tests.test_idle import found, status
 from tracer import trace
 from tracer.analysis import Analysis
 from tracer.analyzers import analyze
+from tracer.analyzers.facts.host import Host
+from tracer.analyzers.intervals import Longs
+from tracer.analyzers.names.operator_names import VIEWS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 RULE = "fallback.quantized_matmul"
@@ -176,6 +181,19 @@ def test_weights_that_are_looked_up(way: Way) -> None:
     assert "looked up in a table" in finding.title
     assert finding.gain_ns == finding.cost_ns
     assert finding.cost_ns
+
+
+def test_a_view_may_take_longer_than_what_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it is work by itself on a CPU, and computes nothing all the same."""
+    mostly_itself = Host._mostly_itself
+
+    def views_too(host: Host, operators: NDArray[np.bool_], around: Longs) -> NDArray[np.bool_]:
+        views = host.trace.named(lambda name: name.removeprefix("aten::") in VIEWS)[host.rows]
+        return mostly_itself(host, operators, around) | views
+
+    monkeypatch.setattr(Host, "_mostly_itself", views_too)
+    for way in LOOKED_UP:
+        assert len(found(analysis_of(way), RULE)) == 1, way
 
 
 @pytest.mark.parametrize("way", CLEAN, ids=lambda way: way.__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,18 @@ HOST_KINDS = ("operator", "annotation", "module", "frame", "runtime")
 _NATIVE = ("aten::", "mkldnn::", "quantized::", "prims::", "inductor::")
 # What these hold is an attention of its own, whatever they do themselves.
 _COMPOSED = ("aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd")
-# Products that copy their bias first, sums that clear their memory and arithmetic that makes a
-# tensor of a number compute themselves, however small they are.
+_PRODUCTS = (
+    "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "aten::addmm", "aten::addmm_",
+    "aten::addmv", "aten::addmv_", "aten::addbmm", "aten::baddbmm", "aten::baddbmm_",
+    "aten::_addmm_activation",
+)  # fmt: skip
+# These leave the work to one of the products, unless there is none in them.
+_AROUND_PRODUCTS = ("aten::matmul", "aten::linear", "aten::einsum", "aten::tensordot")
+# Products that copy their bias first, lookups that ask for the layout of their input, sums that
+# clear their memory and arithmetic that makes a tensor of a number compute themselves, however
+# small they are.
 _COMPUTING = (
-    "aten::addmm", "aten::addmm_", "aten::addmv", "aten::addbmm", "aten::baddbmm",
-    "aten::_addmm_activation", "aten::sum",
+    *_PRODUCTS, "aten::sum", "aten::index", "aten::index_select", "aten::gather", "aten::take",
     *(f"aten::{word}{end}" for word in ("add", "sub", "mul", "div", "pow") for end in ("", "_")),
 )  # fmt: skip
 # Operators of other libraries, in C++ unless Python functions are seen inside.
@@ -179,7 +187,20 @@ class Host:
         library[codes[self._holding_frames]] = False
         always = self.trace.names_matching(lambda name: name in _COMPUTING)
         mostly: NDArray[np.bool_] = (always | ((native | library) & (2 * own >= calls)))[codes]
-        return mostly
+        return mostly & ~self._around_products(codes, around)
+
+    def _around_products(self, codes: NDArray[Any], around: Longs) -> NDArray[np.bool_]:
+        """Operators that leave their work to a product in them, by position."""
+        held = np.zeros(codes.size, dtype=bool)
+        rows = np.flatnonzero(self.trace.names_matching(lambda name: name in _PRODUCTS)[codes])
+        while rows.size:
+            rows = np.unique(around[rows])
+            rows = rows[rows != NONE]
+            rows = rows[~held[rows]]
+            held[rows] = True
+        leaving = self.trace.names_matching(lambda name: name in _AROUND_PRODUCTS)
+        out: NDArray[np.bool_] = held & leaving[codes]
+        return out
 
     @property
     def _holding_frames(self) -> NDArray[np.bool_]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs, take
+from tracer.analyzers.names.operator_names import VIEWS
 
 VECTOR_PRODUCTS = ("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot")
 _WORDS = {
@@ -32,9 +33,7 @@ _WORDS = {
     "q": ("sqrt", "rsqrt", "mean", "norm", "linalg_vector_norm"),
     "o": ("cumsum", "logcumsumexp", "cumprod", "sigmoid", "gather", "multinomial"),
     "m": ("add", "clamp", "clamp_min"),
-    "v": ("view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "permute", "transpose",
-          "unsqueeze", "squeeze", "slice", "t", "as_strided", "alias", "detach", "copy", "to",
-          "_to_copy", "empty", "empty_like", "empty_strided"),
+    "v": (*VIEWS, "copy", "to", "_to_copy", "empty", "empty_like", "empty_strided"),
 }  # fmt: skip
 _LETTER = {word: letter for letter, words in _WORDS.items() for word in words}
 _IN_A_KERNEL = "esdilxo"  # what tells in a kernel that has more to do

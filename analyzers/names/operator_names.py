@@ -11,6 +11,17 @@ from tracer.analyzers.names.symbols import split_words
 _AUTOGRAD = "autograd::engine::evaluate_function: "
 
 
+# Operators that give another view of a tensor, without `aten::`: on a CPU one that calls another is
+# work by itself where it takes longer than that.
+VIEWS = frozenset(
+    {"view", "_unsafe_view", "view_as", "reshape", "reshape_as", "_reshape_alias", "expand",
+     "expand_as", "broadcast_to", "permute", "transpose", "t", "numpy_T", "mT", "mH", "adjoint",
+     "movedim", "moveaxis", "swapaxes", "swapdims", "unsqueeze", "squeeze", "slice", "select",
+     "narrow", "chunk", "split", "split_with_sizes", "unbind", "flatten", "unflatten", "ravel",
+     "unfold", "diagonal", "as_strided", "alias", "detach"}
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class OperatorRole:
     """Group and part of an operator's work. An empty group: that of the block that owns it."""

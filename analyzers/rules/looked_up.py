@@ -12,6 +12,7 @@ import numpy as np
 from tracer.analyzers.facts.arguments import Arguments, Shape
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.names.operator_names import VIEWS
 from tracer.analyzers.rules.estimates import Product, product_of
 from tracer.analyzers.rules.widened import is_wide
 
@@ -26,12 +27,10 @@ _ROWS = ("aten::index_select", "aten::embedding")
 _WIDEST, _MOST_CODES = 32, 256
 # How far from the lookup its product and the unpacking of its codes lie, with the views of a CPU.
 _REACH = 24
-_MOVES = frozenset(
-    {"view", "_unsafe_view", "reshape", "_reshape_alias", "expand", "permute", "transpose", "t",
-     "unsqueeze", "squeeze", "slice", "select", "as_strided", "detach", "alias", "flatten",
-     "empty", "empty_like", "empty_strided", "copy", "_to_copy", "to", "clone", "contiguous",
-     "cat", "stack", "index", "index_select", "take", "gather"}
-)  # fmt: skip
+_MOVES = VIEWS | {
+    "empty", "empty_like", "empty_strided", "copy", "_to_copy", "to", "clone", "contiguous",
+    "cat", "stack", "index", "index_select", "take", "gather",
+}  # fmt: skip
 _BITS = frozenset(
     {"__rshift__", "__lshift__", "__and__", "__or__", "bitwise_and", "bitwise_or",
      "bitwise_right_shift", "bitwise_left_shift", "remainder", "floor_divide"}
