@@ -188,6 +188,7 @@ def test_the_step_without_the_profiler_is_told(saved: Saved, program: str) -> No
     """How near it comes to the stopwatch is printed, and what the tracer costs."""
     figures = saved.figures(program)
     print(program, figures["stopwatch_ms"], "ms by a stopwatch,", figures["unprofiled_ms"], "told")
+    print(f"{program}: {figures['rested']:.0%} of the calls of the model rested")
     for name, words in SAID.items():
         print(f"{program}: {words} {told(figures, name)}")
 

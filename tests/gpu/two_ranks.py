@@ -216,16 +216,26 @@ def costs(step: Step, rounds: int) -> dict[str, Any]:
         "kernels": partial(trace, detail="kernels"),
     }
     seen: dict[str, list[list[Free]]] = {name: [] for name in ways}
+    rested: list[float] = []
     for _ in range(rounds):
         for name, way in ways.items():
             dist.barrier()
-            with way():
+            with way() as made:
                 seen[name].append([free_run(step) for _ in range(RUNS)])
+            if name == "modules":
+                rested.append(share_that_rested(made))
         ways = dict(reversed(ways.items()))
     figures: dict[str, Any] = {"step_ms": {name: usual_ms(runs) for name, runs in seen.items()}}
+    figures["rested"] = statistics.mean(rested)
     for name in ("profiler", "kernels", "modules"):
         figures |= runs_beside(name, seen[name], seen["none"])
     return figures | runs_beside("of_profiler", seen["modules"], seen["profiler"])
+
+
+def share_that_rested(made: Any) -> float:
+    """Of the calls of the model, those whose ranges of modules are told by others."""
+    rests = made._capture.recorded.ranges.looks.table()["rests"]
+    return float(rests.mean()) if len(rests) else 0.0
 
 
 def usual_ms(rounds: list[list[Free]]) -> float:
