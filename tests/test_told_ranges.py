@@ -199,3 +199,25 @@ def test_calls_before_the_recording_are_no_looks() -> None:
                 model(x)
     counts = Counter(names_of_modules(t.trace))
     assert counts and set(counts.values()) == {7}
+
+
+class Experts(Stack):
+    """As many layers as a router says, in a loop of its own: no module is called for it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.chosen[0] + 1):
+            x = torch.sin(x)
+        return super().forward(x)
+
+
+def test_a_model_with_experts_never_rests() -> None:
+    experts, x = Experts(), torch.randn(2, 5, 16)
+    model = nn.Sequential(experts, nn.Linear(16, 16)).eval()
+
+    def step(number: int) -> None:
+        experts.chosen[0] = number % 3
+        model(x)
+
+    run = recorded(model, step)
+    assert set(Counter(names_of_modules(run)).values()) == {CALLS}
+    assert "capture.modules_untold" not in [note.rule for note in run.notes]

@@ -3,12 +3,13 @@ operator does, and calls that get as much to do mostly call the same modules.
 
 The first calls of a kind are looked at, and of the later ones every so many: those between rest. Of
 these only the order is noted in which modules are called. Where it is that of the look before, the
-ranges are told by it afterwards. A kind whose calls differ (experts that a router chooses) rests no
-more.
+ranges are told by it afterwards. A kind whose calls differ rests no more; a model of which a router
+chooses the experts never does, since its calls differ in their operators.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -16,13 +17,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 FIRST_CALLS, EVERY = 4, 8
 # Calls of a kind that may differ from the look before: a program may change once, or warm up.
 _CHANGES = 2
 # Kinds that are told apart: a loop may have new sizes in each step.
 _MOST_KINDS = 10_000
+_ROUTED = re.compile(r"expert|moe|router|mixture", re.IGNORECASE)
 _COLUMNS = ("start_ns", "end_ns", "thread", "kind", "rests", "alike")
+
+
+def is_routed(model: nn.Module) -> bool:
+    """Whether a part of it, by its name or type, may compute more or less from call to call."""
+    named = model.named_modules()
+    return any(_ROUTED.search(f"{path} {type(part).__name__}") for path, part in named)
 
 
 @dataclass(eq=False)

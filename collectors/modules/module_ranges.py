@@ -396,7 +396,7 @@ class ModuleRanges:
 
     def _look_or_rest(self, call: OpenCall) -> None:
         facts = call.facts
-        if facts.batch < 0:  # the arguments do not tell how much there is to do
+        if facts.batch < 0 or call.root.is_routed:  # how much there is to do is not known
             return
         key = call.root.number, call.thread, call.trains, facts
         kind = self.looks.kinds.get(key) or self.looks.new(key)

@@ -32,6 +32,7 @@ from tracer.collectors.modules.call_facts import (
     returns_cache,
     roles_of,
 )
+from tracer.collectors.modules.looks import is_routed
 from tracer.collectors.modules.module_tree import ModuleRecord, unwrap
 from tracer.collectors.steps.generation import Generation
 from tracer.collectors.user_code import CallerLines
@@ -72,6 +73,7 @@ class Root:
     names: tuple[str, ...]  # of its positional arguments
     keeps_cache: bool
     can_decode: bool
+    is_routed: bool
     said: _Said | None = None  # by the arguments of its last call
     roles: dict[tuple[Any, ...], Roles] = field(default_factory=dict)  # of what a call gives
 
@@ -149,7 +151,7 @@ class RootCalls:
         number = self._records.setdefault(record, len(self._records))
         names = argument_names(type(inner))
         caches = keeps_cache(inner), can_decode(inner)
-        root = Root(weakref.ref(module), number, names, *caches)
+        root = Root(weakref.ref(module), number, names, *caches, is_routed(inner))
         self.known[id(module)] = root
         return root
 
