@@ -1,33 +1,31 @@
 """What each part of the level `modules` costs the program, one part after the other.
 
-    python -m benchmarks.bench_parts [--device cuda|cpu] [--rounds 15] [--steps 16]
+    python -m benchmarks.bench_parts [--device cuda|cpu] [--seconds 60] [--steps 30]
                                      [--width 64] [--layers 32]
 
 An eager decode of a Llama with random weights: on a GPU of the shape of the 8B one, on a CPU so
 narrow that the host has nearly all the work. Each line has all parts of the lines above it; the
-last is `trace()` itself. Rounds of all of them in turn, so that the machine drifts under all alike;
-printed are the median time of a step, and of all rounds the medians of what the part adds and of
-the ratio to `torch.profiler`. On a CPU processor time is compared, of all threads.
+last is `trace()` itself. Rounds of all of them in changing order, so that the machine drifts under
+all alike, and none always follows the same other; a fresh recording each. Printed are, of all steps
+together, the fastest tenth, quarter and half, as us and as ratios to `torch.profiler`: what a busy
+host adds falls on the slower ones. Of each step the host's time is taken, which a GPU works behind,
+on a CPU the processor time of its thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import random
 import statistics
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 
-from benchmarks.bench_overhead import (
-    VARIANTS,
-    Variant,
-    decode_loop,
-    make_model,
-    measure,
-    ratio_text,
-)
+from benchmarks.bench_overhead import VARIANTS, Loop, Variant, make_model, one_step
 from tracer import trace
 from tracer.collectors.attention_facts import AttentionCalls
 from tracer.collectors.modules.module_ranges import ModuleRanges
@@ -36,6 +34,8 @@ from tracer.collectors.torch_profiler import SWITCHES, ProfilerSession, gpu_is_u
 from tracer.collectors.wait_lines import WaitLines
 
 Part = Callable[["Recording"], None]
+# Steps of a recording in which modules get their names and calls of a model are all looked at.
+LEFT_OUT = 5
 
 
 class Recording:
@@ -129,11 +129,27 @@ def variants() -> dict[str, Variant]:
     }
 
 
+def step_seconds(step: Loop, variant: Variant, steps: int, device: str) -> list[float]:
+    """What each of so many steps takes the host, behind those in which a recording knows least."""
+    clock = time.perf_counter if device == "cuda" else time.thread_time
+    gc.collect()
+    taken: list[float] = []
+    with variant():
+        for number in range(LEFT_OUT + steps):
+            begin = clock()
+            step()
+            if number >= LEFT_OUT:
+                taken.append(clock() - begin)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    return taken
+
+
 def main() -> None:
     """Measure on this machine."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=60, help="begin no round after these")
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--width", type=int, default=64, help="of the model on the CPU")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument(
@@ -142,32 +158,38 @@ def main() -> None:
     args = parser.parse_args()
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", FutureWarning)
-    model = make_model(4096 if device == "cuda" else args.width, args.layers, device)
-    loop = decode_loop(model, args.steps, device)
+    warnings.simplefilter("ignore")
+    step = one_step(
+        make_model(4096 if device == "cuda" else args.width, args.layers, device), device
+    )
     measured = variants()
     for variant in measured.values():  # the first profile of a process is slow
-        measure(loop, variant, device)
+        step_seconds(step, variant, 1, device)
     times: dict[str, list[float]] = {label: [] for label in measured}
-    labels = list(measured)
-    for index in range(args.rounds):
-        turn = index % len(labels)
-        for label in labels[turn:] + labels[:turn]:
-            times[label].append(measure(loop, measured[label], device))
-    print_parts(times, args.steps + 1)
+    end, rounds, order = time.monotonic() + args.seconds, 0, random.Random(0)
+    while time.monotonic() < end:
+        for label in order.sample(list(measured), len(measured)):
+            times[label] += step_seconds(step, measured[label], args.steps, device)
+        rounds += 1
+    print(f"{rounds} rounds of {args.steps} steps")
+    print_parts(times)
 
 
-def print_parts(times: dict[str, list[float]], steps: int) -> None:
-    """A line for each part; `times`: seconds of a loop of so many steps, a round each."""
-    print(f"{'':24}  {'us a step':>9}  {'adds':>6}  of torch.profiler (quartiles; of the fastest)")
-    before: list[float] = []
+def print_parts(times: dict[str, list[float]]) -> None:
+    """A line for each part; `times`: seconds of every step."""
+    print(f"{'':24}  {'us: tenth':>9} {'quarter':>8} {'half':>8}   of torch.profiler")
+    base = fastest(times["torch.profiler"])
     for label, seconds in times.items():
-        step_us = statistics.median(seconds) / steps * 1e6
-        added = [now - then for now, then in zip(seconds, before, strict=bool(before))]
-        adds = f"{statistics.median(added) / steps * 1e6:+.0f}" if added else ""
-        ratio = ratio_text(times, label, "torch.profiler")
-        print(f"{label:24}  {step_us:9.0f}  {adds:>6}  {ratio}", flush=True)
-        before = seconds
+        own = fastest(seconds)
+        ratios = " ".join(f"{one / other:.3f}" for one, other in zip(own, base, strict=True))
+        tenth, quarter, half = (value * 1e6 for value in own)
+        print(f"{label:24}  {tenth:9.0f} {quarter:8.0f} {half:8.0f}   {ratios}", flush=True)
+
+
+def fastest(seconds: list[float]) -> tuple[float, float, float]:
+    """What a tenth, a quarter and half of them are below."""
+    marks = statistics.quantiles(seconds, n=20, method="inclusive")
+    return marks[1], marks[4], marks[9]
 
 
 if __name__ == "__main__":
