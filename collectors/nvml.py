@@ -303,12 +303,21 @@ def _open_library() -> tuple[Any, list[Installed]]:
     global _library
     import pynvml
 
-    if _library is None or _library[0] is not pynvml or _library[2] != os.getpid():
+    if _library is None or _library[::2] != (pynvml, os.getpid()) or not _is_open(pynvml):
         pynvml.nvmlInit()
         found = (_installed(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount()))
         installed = [device for device in found if device is not None]
         _library = pynvml, installed, os.getpid()
     return _library[:2]
+
+
+def _is_open(nvml: Any) -> bool:
+    """Whether nobody has shut it meanwhile."""
+    try:
+        nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError:
+        return False
+    return True
 
 
 def _installed(nvml: Any, index: int) -> Installed | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -65,4 +66,18 @@ def test_a_pool_is_not_trusted_for_ever(pool: ThreadPoolExecutor) -> None:
     threads = CallingThreads()
     assert threads.alone()
     threads.distrust_pools()
+    assert not threads.alone()
+
+
+def test_beside_a_thread_that_python_did_not_start_nobody_is_alone() -> None:
+    threads, answers, done = CallingThreads(), list[bool](), threading.Event()
+
+    def ask() -> None:
+        answers.append(threads.alone())
+        done.set()
+
+    assert threads.alone()
+    _thread.start_new_thread(ask, ())
+    assert done.wait(30)
+    assert answers == [False]
     assert not threads.alone()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tracer import trace
 from tracer.analyzers.facts.host import read_host
 from tracer.collectors.modules.looks import EVERY, FIRST_CALLS
 from tracer.collectors.modules.module_ranges import ModuleRanges
+from tracer.collectors.modules.root_calls import OpenCall
 from tracer.events import Trace
 from tracer.store import load_run
 
@@ -221,3 +224,87 @@ def test_a_model_with_experts_never_rests() -> None:
     run = recorded(model, step)
     assert set(Counter(names_of_modules(run)).values()) == {CALLS}
     assert "capture.modules_untold" not in [note.rule for note in run.notes]
+
+
+class Pooled(Stack):
+    """Its first layer runs on a thread of a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = ThreadPoolExecutor(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.pool.submit(self.layers[0], x).result()
+        out: torch.Tensor = self.layers[2](self.layers[1](y))
+        return out
+
+
+def test_a_call_on_several_threads_is_always_looked_at() -> None:
+    model, x = Pooled().eval(), torch.randn(2, 5, 16)
+    with model.pool:
+        run = recorded(model, lambda _: model(x))
+    assert set(Counter(names_of_modules(run)).values()) == {CALLS}
+
+
+class Sines(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+
+class Waves(nn.Module):
+    """Of the same operator as `Sines`."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(x)
+
+
+def test_a_module_that_is_replaced_is_not_taken_for_the_one_before() -> None:
+    """It may get the number that the other had in memory."""
+    model, x = nn.Sequential(Sines(), nn.Linear(16, 16)), torch.randn(2, 16)
+
+    def step(number: int) -> None:
+        if number == 6:
+            del model[0]
+            model.insert(0, Waves())
+        model(x)
+
+    run = recorded(model, step)
+    kinds = Counter(name.rpartition("::")[2] for name in names_of_modules(run))
+    assert kinds["Sines"] == 6
+    assert kinds["Waves"] >= CALLS - 8  # the one in which it is new, and the one that rests then
+
+
+def test_numbers_in_ranges_of_the_program_change_nothing() -> None:
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    seen: list[int] = []
+
+    def named(*_: object) -> None:
+        with torch.profiler.record_function(f"token {len(seen)}"):
+            seen.append(0)
+
+    model.layers[1].register_forward_hook(named)
+    run = recorded(model, lambda _: model(x))
+    assert set(Counter(names_of_modules(run)).values()) == {CALLS}
+
+
+def test_an_interrupt_when_a_call_begins_leaves_nothing_at_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
+    original = ModuleRanges._look_or_rest
+    calls: list[int] = []
+
+    def interrupted(ranges: ModuleRanges, call: OpenCall) -> None:
+        original(ranges, call)
+        calls.append(0)
+        if len(calls) == FIRST_CALLS + 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModuleRanges, "_look_or_rest", interrupted)
+
+    def step(_: int) -> None:
+        with suppress(KeyboardInterrupt):
+            model(x)
+
+    run = recorded(model, step)
+    assert len(run.table("root_calls")) == CALLS - 1

@@ -21,6 +21,7 @@ class CallingThreads:
 
     def __init__(self) -> None:
         self._trusts_pools = True
+        self._others = False
         self._seen: list[threading.Thread] = []  # that were there when it was last asked
         self._calling: list[int | None] = []  # those of them that could call a module
         self._callers: set[int | None] = set()  # those that have called a root
@@ -33,7 +34,9 @@ class CallingThreads:
             self._callers.add(own)
             self._calling = [thread.ident for thread in threads if self._could_call(thread)]
             self._seen = threads
-        return len(self._calling) == 1
+            # A thread that Python did not start is in no list: from then on nobody is alone.
+            self._others |= own not in self._calling
+        return self._calling == [own] and not self._others
 
     def distrust_pools(self) -> None:
         """A thread of a pool may have called modules within a call of another."""

@@ -10,9 +10,10 @@ chooses the experts never does, since its calls differ in their operators.
 from __future__ import annotations
 
 import re
+import threading
 from array import array
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,8 @@ class Kind:
     number: int
     calls: int = 0  # since the looks last differed
     changes: int = 0
-    modules: list[int] = field(default_factory=list)  # of the last look, by `id`, in order
+    modules: tuple[int, ...] = ()  # of the last look, by `id`, in order
+    freed: int = 0  # modules freed before it ended
 
     def begins(self) -> bool:
         """Another call begins; whether it rests."""
@@ -56,14 +58,17 @@ class Kind:
 
 
 class Look:
-    """The modules known to the ranges, where each question of a call is noted."""
+    """The modules known to the ranges, where each question of a call is noted. What a call hears
+    while it rests is only the list."""
 
     def __init__(self, known: dict[int, Any], heard: list[int]) -> None:
+        self.threads = {threading.get_ident()}  # that call modules
         self._known = known
         self._hear = heard.append
 
     def __getitem__(self, key: int) -> Any:
         self._hear(key)
+        self.threads.add(threading.get_ident())
         return self._known[key]
 
 
@@ -72,6 +77,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.kinds: dict[Hashable, Kind] = {}
+        self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}  # kinds of a model share one
         self._rows = array("q")
 
     def new(self, key: Hashable) -> Kind | None:
@@ -81,17 +87,37 @@ class Looks:
         kind = self.kinds[key] = Kind(len(self.kinds))
         return kind
 
-    def ended(self, kind: Kind, heard: list[int], times: tuple[int, ...], *, rested: bool) -> None:
-        """A call has ended in which these modules were called, in order, by `id`. The next ones are
-        looked at where it was not like the look before. `times`: start, end and thread."""
-        alike = heard == kind.modules
-        if not alike and kind.modules:
+    def rested(self, kind: Kind, heard: list[int], times: tuple[int, ...], freed: int) -> None:
+        """A call that rested has ended, in which these modules were called, in order, by `id`. The
+        next ones are looked at where it was not like the look before. `times`: start, end and
+        thread; `freed`: modules freed by now, so that an `id` may have become another's."""
+        alike = tuple(heard) == kind.modules and freed == kind.freed
+        if not alike:
             kind.changes += 1
             kind.calls = 0
-        if not rested:
-            kind.modules = heard
+        self._note(kind, times, rests=True, alike=alike)
+
+    def looked(
+        self, kind: Kind, heard: list[int], times: tuple[int, ...], freed: int, look: Look
+    ) -> None:
+        """The same of a call that was looked at. One on several threads cannot be told by
+        another."""
+        order = tuple(heard)
+        if kind.modules and order != kind.modules:
+            kind.changes += 1
+            kind.calls = 1
+        if len(look.threads) > 1:
+            kind.changes = _CHANGES + 1
+        kind.modules, kind.freed = self._orders.setdefault(order, order), freed
+        self._note(kind, times, rests=False, alike=True)
+
+    def overlooked(self, kind: Kind) -> None:
+        """A look has ended in which modules were called that had no name yet: it tells nothing."""
+        kind.calls, kind.modules = 0, ()
+
+    def _note(self, kind: Kind, times: tuple[int, ...], *, rests: bool, alike: bool) -> None:
         # One call of C code: another thread cannot come between the numbers of a row.
-        self._rows.extend((*times, kind.number, rested, alike))
+        self._rows.extend((*times, kind.number, rests, alike))
 
     def table(self) -> pd.DataFrame:
         """A row a call, in order of their ends: start_ns, end_ns, thread (the system's number),

@@ -95,9 +95,9 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if known is not None:
         own = known[id(self)]
     else:
-        own = INNER
-        if _hear is not None:
-            _hear(id(self))
+        own, hear = INNER, _hear
+        if hear is not None:
+            hear(id(self))
     inner: Any
     if own is INNER:  # most calls: what the thread is doing is not even asked
         if not _is_plain:
@@ -260,12 +260,12 @@ def _uninstall_base() -> None:
 
 class _Looked(NamedTuple):
     """The open call of a root, while no other thread could call anything: the modules called in it,
-    and whether their ranges are written."""
+    and the look at it; None while it rests."""
 
     call: OpenCall
     kind: Kind
     heard: list[int]
-    rests: bool
+    look: Look | None
 
 
 class ModuleRanges:
@@ -403,14 +403,14 @@ class ModuleRanges:
         if kind is None:
             return
         heard: list[int] = []
-        rests = kind.begins()
-        if rests and facts.tokens >= 0:
+        look = None if kind.begins() else Look(self.known, heard)
+        if look is None and facts.tokens >= 0:
             self._listener.root_rests()
-        self._looked = _Looked(call, kind, heard, rests)
-        if rests:
+        self._looked = _Looked(call, kind, heard, look)
+        if look is None:
             self._see_in_call(None, heard.append)
         else:
-            self._see_in_call(Look(self.known, heard))
+            self._see_in_call(look)
 
     def _see_in_call(
         self, known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None
@@ -423,28 +423,36 @@ class ModuleRanges:
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:
             looked = self._looked
-            if looked is not None and looked.call is not call:
-                looked = None
-            if looked is not None:
+            # Without a call something went wrong when it began.
+            if looked is not None and (call is None or looked.call is call):
                 self._looked = None
                 self._see_in_call(self.known)
-            if _local.unnamed:
-                _local.unnamed = False
-                if self.known:
-                    self.tree.rescan(module)
+            else:
+                looked = None
+            unnamed, _local.unnamed = _local.unnamed, False
+            if unnamed and self.known:
+                self.tree.rescan(module)
             if call is None:
                 return
             end_ns = self.calls.end(call, output)
             if looked is not None:
-                times = call.start_ns, end_ns, call.thread
-                self.looks.ended(looked.kind, looked.heard, times, rested=looked.rests)
-                if looked.kind.never_rests:  # perhaps another thread calls modules meanwhile
-                    self._threads.distrust_pools()
+                self._ended(looked, (call.start_ns, end_ns, call.thread), unnamed=unnamed)
             self._listener.root_ends(end_ns)
             if not (self._writes or self._narrow):
                 self._count(module)
         except Exception as error:  # the border to the traced program
             self._on_failure("a call of a module", error)
+
+    def _ended(self, looked: _Looked, times: tuple[int, ...], *, unnamed: bool) -> None:
+        kind, look = looked.kind, looked.look
+        if look is None:
+            self.looks.rested(kind, looked.heard, times, self.tree.freed)
+        elif unnamed:
+            self.looks.overlooked(kind)
+        else:
+            self.looks.looked(kind, looked.heard, times, self.tree.freed, look)
+        if kind.never_rests:  # perhaps another thread calls modules meanwhile
+            self._threads.distrust_pools()
 
     def _count(self, module: nn.Module) -> None:
         self._root_types |= {type(module), type(module_tree.innermost(module))}

@@ -268,6 +268,7 @@ class ModuleTree:
         self._places: dict[type[nn.Module], tuple[str, int]] = {}
         self._order = itertools.count()
         self._lock = threading.RLock()
+        self.freed = 0  # modules whose `id` may be another's by now
 
     @property
     def roots(self) -> list[nn.Module]:
@@ -437,6 +438,7 @@ class ModuleTree:
 
     def _forget(self, reference: _Reference) -> None:
         key = reference.key
+        self.freed += 1
         self.ranges.pop(key, None)
         self._alive.pop(key, None)
         known = self._known.pop(key, None)

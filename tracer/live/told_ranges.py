@@ -19,8 +19,6 @@ from tracer.events import EVENTS, KIND_CODE, NONE, Trace, make_table
 
 Longs = NDArray[np.int64]
 
-_OTHERS = ("operator", "annotation")
-
 
 @dataclass(frozen=True, eq=False)
 class _Call:
@@ -81,28 +79,34 @@ def tell_ranges(trace: Trace, looks: pd.DataFrame) -> tuple[Trace, int]:
         return trace, 0
     told: list[_Ranges] = []
     unlike = int((looks["rests"] & ~looks["alike"]).sum())
-    for _, of_kind in looks.groupby("kind", sort=False):
-        for call, look in _told_by(_calls(trace, of_kind)):
-            if call.runs_like(look):
-                told.append(call.told_by(look))
-            else:
-                unlike += 1
+    # Of most kinds of a program whose sizes change no call rests.
+    of_use = looks[looks["kind"].isin(looks["kind"][looks["rests"] & looks["alike"]])]
+    for system, on_thread in of_use.groupby("thread"):
+        rows = _rows_of_thread(trace, int(str(system)))
+        for _, of_kind in on_thread.groupby("kind", sort=False):
+            for call, look in _told_by(_calls(trace, rows, of_kind)):
+                if call.runs_like(look):
+                    told.append(call.told_by(look))
+                else:
+                    unlike += 1
     return (_with(trace, told) if told else trace), unlike
 
 
-def _calls(trace: Trace, looks: pd.DataFrame) -> list[_Call]:
-    """The calls of one kind that were looked at, or can be told."""
-    system = int(looks["thread"].iloc[0])
+def _rows_of_thread(trace: Trace, system: int) -> tuple[Longs, Longs]:
+    """Operators and modules of a thread, in order of start."""
     threads = np.flatnonzero(trace.table("threads")["tid"].to_numpy() == system)
-    if not threads.size:
-        return []
-    own = trace.events["thread"].to_numpy() == threads[0]
-    operators, modules = (rows[own[rows]] for rows in (trace.rows(*_OTHERS), trace.rows("module")))
+    own = np.isin(trace.events["thread"].to_numpy(), threads)
+    operators, modules = trace.rows("operator"), trace.rows("module")
+    return operators[own[operators]], modules[own[modules]]
+
+
+def _calls(trace: Trace, rows: tuple[Longs, Longs], looks: pd.DataFrame) -> list[_Call]:
+    """The calls of one kind that were looked at, or can be told."""
     known = looks[~looks["rests"] | looks["alike"]]
     out: list[_Call] = []
     for start_ns, end_ns, rests in known[["start_ns", "end_ns", "rests"]].to_numpy().tolist():
-        inside = [_between(trace, rows, start_ns, end_ns) for rows in (operators, modules)]
-        out.append(_Call(trace, start_ns, end_ns, bool(rests), *inside))
+        operators, modules = (_between(trace, of_kind, start_ns, end_ns) for of_kind in rows)
+        out.append(_Call(trace, start_ns, end_ns, bool(rests), operators, modules))
     return out
 
 
@@ -148,7 +152,8 @@ def _with(trace: Trace, told: list[_Ranges]) -> Trace:
     for name in EVENTS:
         column = trace.events[name]
         known = column.cat.codes if name in ("kind", "name") else column
-        columns[name] = np.insert(known.to_numpy(), at, values.get(name, NONE))
+        wide = known.to_numpy().astype(np.int64)  # what is added may be longer than all there is
+        columns[name] = np.insert(wide, at, values.get(name, NONE))
     columns["name"] = pd.Categorical.from_codes(
         columns["name"], categories=trace.events["name"].cat.categories
     )
