@@ -27,7 +27,7 @@ INTERVAL_S = 0.1
 # interpreter, which changes hands for it: what the driver itself renews seldom, or what changes
 # slowly, is asked for in every fifth sample.
 _OFTEN = ("power_watts", "sm_clock_hertz")
-_SAMPLES_PER_REST = 5
+_SAMPLES_PER_FULL = 5
 # Opening the library takes the driver long enough to hold up the steps that run meanwhile: a trace
 # starts when it is done, or after so long where the driver hangs.
 _OPENING_S = 2.0
@@ -168,7 +168,7 @@ class DeviceMetrics:
         """One sample of each device in use, of all its fields or of those that change often."""
         if not self._used or self._samples % _SAMPLES_PER_SEARCH == 0:
             self._used = self._framework.used_devices()
-        all_fields = self._samples % _SAMPLES_PER_REST == 0
+        all_fields = self._samples % _SAMPLES_PER_FULL == 0
         self._samples += bool(self._used)
         for identity in self._used:
             device = self._devices.get(identity.number) or self._find(identity)

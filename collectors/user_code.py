@@ -81,12 +81,13 @@ class CallerLines:
     def around(self, frame: FrameType | None) -> int:
         """The number of the user's innermost lines from this frame on."""
         chain: list[tuple[CodeType, int]] = []
+        # Looked up here and not by a call for each frame: the program waits now.
         known = self._code.known
         while frame is not None:
             code = frame.f_code
             kind = known.get(code.co_filename)
             if (self._code.of(frame) if kind is None else kind) == USER:
-                # Its line is looked up in the end: the program waits now.
+                # Its line is looked up in the end.
                 chain.append((code, frame.f_lasti))
                 if len(chain) == self.MOST:
                     break

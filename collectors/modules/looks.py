@@ -58,11 +58,10 @@ class Kind:
 
 
 class Look:
-    """The modules known to the ranges, where each question of a call is noted. What a call hears
-    while it rests is only the list."""
+    """The modules known to the ranges, each question of a call noted, and the threads that ask."""
 
     def __init__(self, known: dict[int, Any], heard: list[int]) -> None:
-        self.threads = {threading.get_ident()}  # that call modules
+        self.threads = {threading.get_ident()}
         self._known = known
         self._hear = heard.append
 

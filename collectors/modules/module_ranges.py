@@ -240,9 +240,9 @@ def _forget() -> None:
     _current = _known = _hear = None
 
 
-def _see(known: KnownRanges) -> None:
+def _see(known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None) -> None:
     global _known, _hear
-    _known, _hear = known, None
+    _known, _hear = known, hear
 
 
 # A forked child is not traced: the patches are there, and pass calls on.
@@ -415,10 +415,9 @@ class ModuleRanges:
     def _see_in_call(
         self, known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None
     ) -> None:
-        global _known, _hear
         with self._lock:
             if _current is self:
-                _known, _hear = known, hear
+                _see(known, hear)
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:

@@ -335,8 +335,7 @@ class Capture:
             self._watchdog.end()
         if self._device_steps is not None:
             self._device_steps.end("call")
-        if now_ns >= self._next_look_ns:
-            self._look_at_limits(now_ns)
+        self._look_at_limits(now_ns)
 
     def announced_since(self, first: int) -> list[Announced]:
         """Announced steps that have ended, from the `first` on; may be asked by another thread."""

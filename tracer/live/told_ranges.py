@@ -81,9 +81,9 @@ def tell_ranges(trace: Trace, looks: pd.DataFrame) -> tuple[Trace, int]:
     unlike = int((looks["rests"] & ~looks["alike"]).sum())
     # Of most kinds of a program whose sizes change no call rests.
     of_use = looks[looks["kind"].isin(looks["kind"][looks["rests"] & looks["alike"]])]
-    for system, on_thread in of_use.groupby("thread"):
-        rows = _rows_of_thread(trace, int(str(system)))
-        for _, of_kind in on_thread.groupby("kind", sort=False):
+    for system in of_use["thread"].unique().tolist():
+        rows = _rows_of_thread(trace, system)
+        for _, of_kind in of_use[of_use["thread"] == system].groupby("kind", sort=False):
             for call, look in _told_by(_calls(trace, rows, of_kind)):
                 if call.runs_like(look):
                     told.append(call.told_by(look))
