@@ -17,7 +17,8 @@ from tests.sample_analyses import decode_analysis, hostile_analysis, unusable_an
 from tracer.analysis import GROUPS, PARTS, Analysis
 from tracer.events import Note
 from tracer.exporters import json_report
-from tracer.exporters.json_report import plain, report_text, to_report, to_reports
+from tracer.exporters.json_report import plain, report_text, to_report
+from tracer.exporters.several_json import to_reports
 from tracer.exporters.text import render_text
 from tracer.findings import Check, Finding
 
@@ -280,7 +281,8 @@ def test_several_reports_make_one_document(validator: Any) -> None:
     note = Note("trace.not_a_trace", "b.txt: no JSON", partial=True)
     report = json.loads(report_text(to_reports([decode_analysis(), cpu_only()], [note])))
     validator.validate(report)
-    assert list(report) == ["schema", "tracer", "integrity", "reports"]
+    assert list(report) == ["schema", "tracer", "integrity", "jobs", "reports"]
+    assert report["jobs"] == []
     assert report["integrity"] == {
         "status": "partial",
         "notes": [{"rule": "trace.not_a_trace", "message": "b.txt: no JSON", "count": None}],

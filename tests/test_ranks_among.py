@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from rich.cells import cell_len
 
 from tests.make_nsys import Export, add_process, header
 from tests.rank_samples import late_rank_calls, save_ranks
 from tests.test_cli import write_trace
+from tests.test_html import Page
 from tracer import sources
 from tracer.cli import main
+from tracer.exporters import several_json
 from tracer.store import load_run
 
 RANKS = Path(__file__).parent / "recordings" / "ranks"
@@ -111,3 +117,89 @@ def test_ranks_that_share_nothing_are_called_ranks(
         "Recordings 1, 2 are ranks of one job; they share no collective, so that nothing tells who "
         "waits for whom."
     )
+
+
+# --- JSON, page, gate ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A job whose second rank is late, beside another recording that comes first."""
+    write_trace(tmp_path / "a.json")
+    shutil.copytree(RANKS / "late", tmp_path / "late")
+    return tmp_path
+
+
+def document(capsys: Capture, *arguments: Path | str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_the_json_tells_of_the_job_what_a_document_of_its_ranks_does(
+    mixed: Path, capsys: Capture
+) -> None:
+    several = document(capsys, "report", mixed)
+    schema = Path(several_json.__file__).with_name("report.schema.json")
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(several)
+    (job,) = several["jobs"]
+    assert squeezed(job["answer"]).startswith(squeezed(f"{LATE}TP group 0 (default_pg), by"))
+    assert job["path"] == str(mixed / "late")
+    paths = [several["reports"][place]["source"]["path"] for place in job["reports"]]
+    assert paths == [rank["path"] for rank in job["summary"]]
+    assert [Path(path).name for path in paths] == ["rank0", "rank1"]
+    alone = document(capsys, "ranks", job["path"])
+    told = {check["rule"]: check for check in alone.pop("checks")}
+    assert all(check == told[check["rule"]] for check in job.pop("checks"))
+    assert {key: job[key] for key in job.keys() & alone.keys()} == {
+        key: alone[key] for key in alone.keys() - {"schema", "tracer", "ranks"}
+    }
+
+
+def test_a_rank_that_is_not_there_is_told(tmp_path: Path, capsys: Capture) -> None:
+    save_ranks(tmp_path / "job", late_rank_calls(ranks=3, late=1), 3)
+    shutil.rmtree(tmp_path / "job" / "rank2")
+    write_trace(tmp_path / "other.json")
+    (job,) = document(capsys, "report", tmp_path)["jobs"]
+    assert job["integrity"]["status"] == "partial"
+    assert job["integrity"]["notes"][-1]["message"] == "rank 2 missing, 2 of 3"
+    assert {c["rule"]: c["status"] for c in job["checks"]}["ranks.missing"] == "found"
+
+
+def test_the_page_tells_of_the_job_before_its_reports(mixed: Path, capsys: Capture) -> None:
+    said = beginning(capsys, mixed, "--html", mixed / "page.html")
+    words = Page((mixed / "page.html").read_text("utf-8")).words
+    title = next(word for word in words if word.startswith("Recordings"))
+    assert squeezed(title) == said
+    names = ["a.json", "late/rank0", "late/rank1"]
+    index = [f"{number}: {name}" for number, name in enumerate(names, 1)]
+    titles = [f"{number} of 3: {name}" for number, name in enumerate(names, 1)]
+    told = [word for word in words if word in (*index, *titles)]
+    assert told == [*index, *titles]
+    assert words.index(title) < words.index(index[0])
+
+
+def test_a_page_of_a_job_is_inert(tmp_path: Path, capsys: Capture) -> None:
+    name = "<script>alert(1)<script>\x1b[31m\u202e"
+    calls = [replace(call, group=name) for call in late_rank_calls(ranks=2, late=1)]
+    folder = tmp_path / "<img src=x onerror=alert(2)>"
+    save_ranks(folder, calls, 2, busy={1: "gemm"})
+    write_trace(tmp_path / "z.json")
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0
+    capsys.readouterr()
+    text = (tmp_path / "page.html").read_text("utf-8")
+    page = Page(text)
+    assert not {tag for tag, _ in page.tags} & {"script", "img"}
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    title = next(word for word in page.words if word.startswith("Recordings"))
+    assert "<script>alert(1)" in title
+    assert folder.name in title
+
+
+def test_a_gate_asks_for_what_was_found_across_ranks(mixed: Path, capsys: Capture) -> None:
+    assert main(["report", str(mixed), "--fail-on", "comm.straggler"]) == 1
+    assert "found comm.straggler" in capsys.readouterr().err
+    shutil.rmtree(mixed / "late")
+    shutil.copytree(RANKS / "symmetric", mixed / "even")
+    assert main(["report", str(mixed), "--fail-on", "comm.straggler"]) == 0
+    assert "comm.straggler" not in capsys.readouterr().err

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, Tracer
 if TYPE_CHECKING:
     from tracer.analysis import Analysis
     from tracer.events import Note, Trace
+    from tracer.findings import Check, Finding
+    from tracer.rank_analysis import JobAmong
 
 NAME = "report"
 HELP = (
@@ -117,6 +120,13 @@ class Opened:
 
     analyses: tuple[Analysis, ...]
     failures: tuple[TracerError, ...] = ()
+
+    @cached_property
+    def jobs(self) -> tuple[JobAmong, ...]:
+        """The jobs of which several ranks are among them."""
+        from tracer.ranks.among import jobs_among
+
+        return jobs_among(self.analyses) if len(self.analyses) > 1 else ()
 
 
 def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
@@ -223,18 +233,17 @@ def analyse_source(path: Path, captures: Sequence[Trace] = ()) -> Analysis:
 
 def _as_text(opened: Opened, width: int | None) -> str:
     from tracer.exporters.text import render_texts
-    from tracer.ranks.among import jobs_among
 
-    jobs = jobs_among(opened.analyses) if len(opened.analyses) > 1 else ()
-    return render_texts(opened.analyses, width=width, color=wants_color(), jobs=jobs)
+    return render_texts(opened.analyses, width=width, color=wants_color(), jobs=opened.jobs)
 
 
 def _as_json(opened: Opened) -> str:
-    from tracer.exporters.json_report import report_text, to_report, to_reports
+    from tracer.exporters.json_report import report_text, to_report
+    from tracer.exporters.several_json import to_reports
 
     if len(opened.analyses) == 1 and not opened.failures:
         return report_text(to_report(opened.analyses[0]))
-    return report_text(to_reports(opened.analyses, _failure_notes(opened)))
+    return report_text(to_reports(opened.analyses, _failure_notes(opened), opened.jobs))
 
 
 def _failure_notes(opened: Opened) -> list[Note]:
@@ -247,7 +256,7 @@ def _write_html(opened: Opened, path: Path) -> None:
     from tracer.exporters.html import to_html
 
     try:
-        path.write_text(to_html(*opened.analyses), encoding="utf-8")
+        path.write_text(to_html(*opened.analyses, jobs=opened.jobs), encoding="utf-8")
     except OSError as error:
         raise DeliveryError(f"{path}: the page could not be written: {error.strerror}") from error
     say(f"wrote {path}")
@@ -255,9 +264,17 @@ def _write_html(opened: Opened, path: Path) -> None:
 
 def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     """0, 1 when a gate failed, 4 when the input was damaged, cut or in part unreadable."""
-    findings = [finding for analysis in opened.analyses for finding in analysis.findings]
-    checks = [check for analysis in opened.analyses for check in analysis.checks]
-    if gate_failed(findings, checks, patterns):
+    if patterns and gate_failed(_all_findings(opened), _all_checks(opened), patterns):
         return GATE_FAILED
     partial = any(a.damaged for a in opened.analyses)
     return PARTIAL if partial or opened.failures else 0
+
+
+def _all_findings(opened: Opened) -> list[Finding]:
+    across = [finding for job in opened.jobs for finding in job.found.findings]
+    return [*across, *(finding for analysis in opened.analyses for finding in analysis.findings)]
+
+
+def _all_checks(opened: Opened) -> list[Check]:
+    across = [check for job in opened.jobs for check in job.found.checks]
+    return [*across, *(check for analysis in opened.analyses for check in analysis.checks)]

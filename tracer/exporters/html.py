@@ -15,12 +15,15 @@ from tracer.exporters.levels import Level, phase_levels, window_level
 from tracer.exporters.merged import reported_costs
 from tracer.exporters.module_tree import fold_modules, visible_rows
 from tracer.exporters.names import short_kernel, where_text
+from tracer.exporters.ranks_verdict import job_words
 from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import mean_note, usual_level
 from tracer.exporters.text_findings import head_items, live_items
+from tracer.exporters.text_index import index_rows, place_names
 from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
 from tracer.exporters.traced import block_text
 from tracer.exporters.words import level_words, limit_words
+from tracer.rank_analysis import JobAmong
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MOST_KERNELS = 40
@@ -29,8 +32,9 @@ _LEVEL_COLUMNS = 3
 _GROUPS_SHOWN = ("attention", "ffn", "communication", "other", "overhead")
 
 
-def to_html(*analyses: Analysis) -> str:
-    """A page with the report of each analysis."""
+def to_html(*analyses: Analysis, jobs: Sequence[JobAmong] = ()) -> str:
+    """A page with the report of each analysis, of several below an index of them. `jobs`: which of
+    them are ranks of one job."""
     title = "tracer report"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -40,9 +44,36 @@ def to_html(*analyses: Analysis) -> str:
         f"<title>{title}</title>"
         "<style>html{color-scheme:light dark}body{margin:0}"
         "@media (prefers-color-scheme:dark){body{background:#161616}}</style></head><body>"
-        + "".join(to_fragment(analysis) for analysis in analyses)
+        + (_several(analyses, jobs) if len(analyses) > 1 else to_fragment(*analyses))
         + "</body></html>\n"
     )
+
+
+def _several(analyses: Sequence[Analysis], jobs: Sequence[JobAmong]) -> str:
+    """An index, then the reports, each below its number and name."""
+    _, names = place_names(analyses)
+    titles = [f"{number} of {len(names)}: {name}" for number, name in enumerate(names, 1)]
+    reports = (
+        f'<header class="tracer-report"><h2>{text(title)}</h2></header>{to_fragment(analysis)}'
+        for title, analysis in zip(titles, analyses, strict=True)
+    )
+    index = f'<header class="tracer-report">{_jobs(jobs)}{_index(analyses)}</header>'
+    return f"<style>{CSS}</style>{index}{''.join(reports)}"
+
+
+def _jobs(jobs: Sequence[JobAmong]) -> str:
+    return "".join(f"<h1>{text(job_words(job, job.place))}</h1>" for job in jobs)
+
+
+def _index(analyses: Sequence[Analysis]) -> str:
+    folder, rows = index_rows(analyses, str)
+    where = f" in {folder}" if folder else ""
+    heads = ["recording", "steps", "costliest finding", "median", "share"]
+    lines = [
+        _row([f"{number}: {name}", steps, finding, median, share], names=3)
+        for number, name, steps, median, finding, share in rows
+    ]
+    return f"<h2>{text(f'{len(rows)} recordings{where}')}</h2>{_table(heads, lines, 3)}"
 
 
 def to_fragment(analysis: Analysis) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -24,7 +24,6 @@ from tracer.rank_analysis import bus_factor
 from tracer.version import VERSION
 
 SCHEMA = "tracer.report/1"
-_WORST = ("complete", "partial", "unusable")
 
 
 def to_report(analysis: Analysis) -> dict[str, Any]:
@@ -59,19 +58,6 @@ def to_report(analysis: Analysis) -> dict[str, Any]:
         "findings": [finding_json(finding) for finding in analysis.findings],
         "checks": [check_json(check) for check in all_checks(analysis)],
         "observer": _observer(analysis),
-    }
-
-
-def to_reports(analyses: Sequence[Analysis], notes: Sequence[Note] = ()) -> dict[str, Any]:
-    """One document for several recordings that are not ranks of one run."""
-    statuses = [analysis.integrity_status for analysis in analyses]
-    statuses += ["partial" for note in notes if note.partial]
-    worst = max(statuses, key=_WORST.index, default="complete")
-    return {
-        "schema": SCHEMA,
-        "tracer": VERSION,
-        "integrity": {"status": worst, "notes": [note_json(note) for note in notes]},
-        "reports": [to_report(analysis) for analysis in analyses],
     }
 
 

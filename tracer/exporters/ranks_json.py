@@ -17,7 +17,8 @@ ReportOf = Callable[[int], str]
 
 def ranks_document(analysis: RankAnalysis, report_of: ReportOf) -> dict[str, Any]:
     """The document of a few ranks, ready for `json.dumps`."""
-    return {**_head(analysis), "ranks": list(_reports(analysis, report_of)), **_tail(analysis)}
+    ranks = list(_reports(analysis, report_of))
+    return {**_head(analysis), "ranks": ranks, **across_json(analysis)}
 
 
 def ranks_parts(analysis: RankAnalysis, report_of: ReportOf) -> Iterator[str]:
@@ -25,7 +26,7 @@ def ranks_parts(analysis: RankAnalysis, report_of: ReportOf) -> Iterator[str]:
     yield _text(_head(analysis))[:-1] + ',"ranks":['
     for place, report in enumerate(_reports(analysis, report_of)):
         yield ("," if place else "") + _text(report)
-    yield "]," + _text(_tail(analysis))[1:] + "\n"
+    yield "]," + _text(across_json(analysis))[1:] + "\n"
 
 
 def _text(values: Mapping[str, Any]) -> str:
@@ -33,10 +34,13 @@ def _text(values: Mapping[str, Any]) -> str:
 
 
 def _head(analysis: RankAnalysis) -> dict[str, Any]:
+    return {"schema": SCHEMA, "tracer": VERSION, **answer_json(analysis)}
+
+
+def answer_json(analysis: RankAnalysis) -> dict[str, Any]:
+    """The answer, and whether all was there that it rests on."""
     notes = [note_json(note) for note in analysis.notes]
     return {
-        "schema": SCHEMA,
-        "tracer": VERSION,
         "answer": ranks_verdict(analysis),
         "integrity": {"status": analysis.integrity_status, "notes": notes},
     }
@@ -49,7 +53,8 @@ def _reports(analysis: RankAnalysis, report_of: ReportOf) -> Iterator[dict[str, 
             yield with_waits(json.loads(text), rank, analysis)
 
 
-def _tail(analysis: RankAnalysis) -> dict[str, Any]:
+def across_json(analysis: RankAnalysis) -> dict[str, Any]:
+    """What was found out across the ranks."""
     return {
         "alignment": _alignment(analysis.alignment) if analysis.alignment else None,
         "groups": [

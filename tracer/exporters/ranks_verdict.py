@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracer.exporters.format import duration_text, percent_text
+from tracer.exporters.format import duration_text, numbers_text, percent_text
 from tracer.exporters.names import inert
 from tracer.exporters.words import capital
 from tracer.findings import Finding
-from tracer.rank_analysis import RankAnalysis, RankResult
+from tracer.rank_analysis import JobAmong, RankAnalysis, RankResult
 
 _STRAGGLER = "comm.straggler"
 _ACROSS = ("comm.hang", _STRAGGLER)
@@ -26,6 +26,15 @@ def ranks_verdict(analysis: RankAnalysis) -> str:
         more = [_title(f).partition(";")[0] for f in others if f.rule in _ACROSS][:1]
         return " ".join((*_sentences(first, analysis), *(f"{capital(title)}." for title in more)))
     return " ".join((_nobody(analysis), *_own(analysis)))
+
+
+def job_words(job: JobAmong, place: str) -> str:
+    """Which of several recordings are ranks of one job, who of them is late, and what compares
+    them. place: where they are, as it may be shown."""
+    said = f"Recordings {numbers_text(job.numbers)} are ranks of one job"
+    if job.found.alignment is None:
+        return f"{said}; they share no collective, so that nothing tells who waits for whom."
+    return f"{said}. {ranks_sentence(job.found)} `tracer ranks {place}` compares them."
 
 
 def ranks_sentence(analysis: RankAnalysis) -> str:

@@ -1,19 +1,19 @@
-"""What begins a text of several reports: two lines for each, in the order of the reports."""
+"""What begins several reports: which are ranks of one job, and an index in their order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.text import Text
 
 from tracer.analysis import Analysis
-from tracer.exporters.format import UNKNOWN, duration_text, numbers_text, percent_text
+from tracer.exporters.format import UNKNOWN, duration_text, percent_text
 from tracer.exporters.layout import Column, Page, paragraph, table, titled
 from tracer.exporters.levels import has_steps
 from tracer.exporters.merged import reported_costs
-from tracer.exporters.ranks_verdict import ranks_sentence
+from tracer.exporters.ranks_verdict import job_words
 from tracer.rank_analysis import JobAmong
 
 _COLUMNS = (
@@ -29,25 +29,13 @@ _ANSWER_INDENT = 6
 
 def job_lines(page: Page, jobs: Sequence[JobAmong]) -> list[Text]:
     """Before the index: which recordings are ranks of one job, and who of them is late."""
-    told = [paragraph(page, _job_words(page, job), style="bold") for job in jobs]
+    told = [paragraph(page, job_words(job, page.name(job.place)), style="bold") for job in jobs]
     return [*(line for lines in told for line in lines), Text()] if told else []
-
-
-def _job_words(page: Page, job: JobAmong) -> str:
-    said = f"Recordings {numbers_text(job.numbers)} are ranks of one job"
-    if job.found.alignment is None:
-        return f"{said}; they share no collective, so that nothing tells who waits for whom."
-    command = f"`tracer ranks {page.name(job.place)}` compares them."
-    return f"{said}. {ranks_sentence(job.found)} {command}"
 
 
 def index_lines(page: Page, analyses: Sequence[Analysis], answers: Sequence[str]) -> list[Text]:
     """The recordings: name, time of a step, costliest finding, and how the answer begins."""
-    folder, names = place_names(analyses)
-    rows = [
-        (str(number), page.name(name), *_step_cells(page, analysis), *_finding_cells(analysis))
-        for number, (name, analysis) in enumerate(zip(names, analyses, strict=True), 1)
-    ]
+    folder, rows = index_rows(analyses, page.name)
     where = f" in {page.name(folder)}" if folder else ""
     lines = titled(page, "RECORDINGS", f"{len(rows)}{where}, as their reports follow")
     titles, *numbers = table(page, _COLUMNS, rows)
@@ -55,6 +43,19 @@ def index_lines(page: Page, analyses: Sequence[Analysis], answers: Sequence[str]
     for row, answer in zip(numbers, answers, strict=True):
         lines += [row, _beginning(page, answer)]
     return lines
+
+
+def index_rows(
+    analyses: Sequence[Analysis], shown: Callable[[str], str]
+) -> tuple[str, list[tuple[str, ...]]]:
+    """The folder of all recordings, and a row for each of them. shown: a name as it may stand
+    there."""
+    folder, names = place_names(analyses)
+    rows: list[tuple[str, ...]] = [
+        (str(number), shown(name), *_step_cells(analysis, shown), *_finding_cells(analysis))
+        for number, (name, analysis) in enumerate(zip(names, analyses, strict=True), 1)
+    ]
+    return folder, rows
 
 
 def place_names(analyses: Sequence[Analysis]) -> tuple[str, list[str]]:
@@ -68,13 +69,13 @@ def place_names(analyses: Sequence[Analysis]) -> tuple[str, list[str]]:
     return folder, [str(Path(place).relative_to(folder)) for place in places]
 
 
-def _step_cells(page: Page, analysis: Analysis) -> tuple[str, str]:
+def _step_cells(analysis: Analysis, shown: Callable[[str], str]) -> tuple[str, str]:
     """The phase that takes most of the time, and its median step."""
     whole = [phase for phase in analysis.phases if not phase.part_of]
     phase = max(whole, key=lambda phase: phase.wall_ns, default=None)
     if phase is None or not has_steps(analysis):
         return UNKNOWN, UNKNOWN
-    return page.name(phase.name), duration_text(phase.median_ns)
+    return shown(phase.name), duration_text(phase.median_ns)
 
 
 def _finding_cells(analysis: Analysis) -> tuple[str, str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracer.held_ranks import split_rank
-from tracer.rank_analysis import JobAmong
-from tracer.ranks.identity import name_of_job, rank_in_name
+from tracer.rank_analysis import JobAmong, RankAnalysis
+from tracer.ranks.identity import missing_note, name_of_job, presence_checks, rank_in_name
 from tracer.ranks.in_memory import compare_analyses
 
 if TYPE_CHECKING:
@@ -64,9 +64,16 @@ def _compared(
         return None
     ranks = {rank: analyses[member.number] for rank, member in members.items()}
     names = {rank: member.path for rank, member in members.items()}
-    found = compare_analyses(ranks, names).found
+    found = _with_presence(compare_analyses(ranks, names).found, group[0].world_size)
     if found.alignment is None and not all(member.told for member in group):
         return None  # names alone: they may be anything
     numbers = tuple(member.number + 1 for member in members.values())
     whole = not place.exists() and folders.count(str(place.parent)) == len(group)
     return JobAmong(numbers, found, str(place.parent if whole else place))
+
+
+def _with_presence(found: RankAnalysis, world_size: int | None) -> RankAnalysis:
+    """What was found, and which ranks of the job are not there."""
+    missing = missing_note([rank.summary.rank for rank in found.ranks], world_size, 0)
+    notes = found.notes if missing is None else (*found.notes, missing)
+    return replace(found, notes=notes, checks=(*found.checks, *presence_checks(notes)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tracer.errors import InputError, TracerError, UsageError
 from tracer.events import Note
+from tracer.findings import Check
 from tracer.held_ranks import split_rank
 from tracer.ranks.places import head_copy, list_places, name_of
 from tracer.sources import RUN_MARKER
@@ -333,3 +334,10 @@ def missing_note(ranks: Sequence[int], world_size: int | None, lost: int) -> Not
     text = f"{word} {named} missing, {len(known)} of {world}"
     detail = {"ranks": missing, "world_size": world}
     return Note("ranks.missing", text, len(missing), detail, partial=True)
+
+
+def presence_checks(notes: Sequence[Note]) -> Iterator[Check]:
+    """Whether each rank is there, and once."""
+    for rule in ("ranks.conflict", "ranks.missing"):
+        said = "; ".join(note.message for note in notes if note.rule == rule)
+        yield Check(rule, "found" if said else "clear", said)

@@ -19,6 +19,7 @@ from tracer.ranks.identity import (
     find_ranks,
     missing_note,
     name_notes,
+    presence_checks,
     without_conflicts,
 )
 from tracer.ranks.task import Done, Failure, Task
@@ -246,17 +247,9 @@ def _with_evidence(analysis: RankAnalysis, found: Found) -> RankAnalysis:
     return replace(
         analysis,
         findings=findings,
-        checks=(*checks, *_presence_checks([*analysis.notes, *notes])),
+        checks=(*checks, *presence_checks([*analysis.notes, *notes])),
         notes=(*analysis.notes, *notes, *hang.notes),
     )
-
-
-def _presence_checks(notes: Sequence[Note]) -> Iterator[Check]:
-    from tracer.findings import Check
-
-    for rule in ("ranks.conflict", "ranks.missing"):
-        said = "; ".join(note.message for note in notes if note.rule == rule)
-        yield Check(rule, "found" if said else "clear", said)
 
 
 def _read_evidence(found: Found) -> tuple[list[FlightDump], list[NcclLog], list[Note]]:
