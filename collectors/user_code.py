@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import sysconfig
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import CodeType, FrameType
@@ -76,11 +77,15 @@ class CallerLines:
 
     def __init__(self) -> None:
         self._code = CodeKinds()
-        self._chains: dict[tuple[tuple[CodeType, int], ...], int] = {(): 0}
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+        # The code is kept, so that its `id` is not given to another: code hashes all that it holds.
+        self._chains: list[list[tuple[CodeType, int]]] = [[]]
+        self._lock = threading.Lock()
 
     def around(self, frame: FrameType | None) -> int:
         """The number of the user's innermost lines from this frame on."""
         chain: list[tuple[CodeType, int]] = []
+        key: list[int] = []
         # Looked up here and not by a call for each frame: the program waits now.
         known = self._code.known
         while frame is not None:
@@ -88,11 +93,21 @@ class CallerLines:
             kind = known.get(code.co_filename)
             if (self._code.of(frame) if kind is None else kind) == USER:
                 # Its line is looked up in the end.
-                chain.append((code, frame.f_lasti))
+                at = frame.f_lasti
+                chain.append((code, at))
+                key += (id(code), at)
                 if len(chain) == self.MOST:
                     break
             frame = frame.f_back
-        return self._chains.setdefault(tuple(chain), len(self._chains))
+        number = self._numbers.get(tuple(key))
+        return self._learn(tuple(key), chain) if number is None else number
+
+    def _learn(self, key: tuple[int, ...], chain: list[tuple[CodeType, int]]) -> int:
+        with self._lock:
+            if key not in self._numbers:
+                self._chains.append(chain)
+                self._numbers[key] = len(self._chains) - 1
+            return self._numbers[key]
 
     def texts(self) -> list[str]:
         """The chains in order of their numbers: JSON lists of [file, line, function]."""

@@ -3,7 +3,9 @@ those of others."""
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 
 # Threads that call no module: those of a recording by name, others by who runs in them.
 _OWN_THREADS = "tracer-"
@@ -16,6 +18,19 @@ _OTHER_THREADS = (
 _POOLS = "concurrent.futures."
 
 
+def _list_of_threads() -> Callable[[], list[threading.Thread]]:
+    """What lists the threads that run, in one call of C code where this Python allows it: the
+    public function takes a lock, and makes two lists for those that have not begun to run."""
+    running: object = getattr(threading, "_active", None)
+    if not isinstance(running, dict):
+        return threading.enumerate
+    threads: Callable[[], list[threading.Thread]] = functools.partial(list, running.values())
+    return threads
+
+
+_threads_now = _list_of_threads()
+
+
 class CallingThreads:
     """Asked at each call of a root, by the thread that calls."""
 
@@ -24,19 +39,22 @@ class CallingThreads:
         self._others = False
         self._seen: list[threading.Thread] = []  # that were there when it was last asked
         self._calling: list[int | None] = []  # those of them that could call a module
+        self._only: int | None = None  # of them, if no other is there
         self._callers: set[int | None] = set()  # those that have called a root
 
     def alone(self) -> bool:
         """Whether no thread but this one is there that could call a module."""
         own = threading.get_ident()
-        threads = threading.enumerate()
+        threads = _threads_now()
         if threads != self._seen or own not in self._calling:
             self._callers.add(own)
             self._calling = [thread.ident for thread in threads if self._could_call(thread)]
             self._seen = threads
             # A thread that Python did not start is in no list: from then on nobody is alone.
             self._others |= own not in self._calling
-        return self._calling == [own] and not self._others
+            alone = self._calling == [own] and not self._others
+            self._only = own if alone else None
+        return self._only == own
 
     def distrust_pools(self) -> None:
         """A thread of a pool may have called modules within a call of another."""

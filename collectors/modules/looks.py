@@ -13,7 +13,7 @@ import re
 import threading
 from array import array
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class Kind:
     number: int
     calls: int = 0  # since the looks last differed
     changes: int = 0
-    modules: tuple[int, ...] = ()  # of the last look, by `id`, in order
+    modules: list[int] = field(default_factory=list)  # of the last look, by `id`, in order
     freed: int = 0  # modules freed before it ended
 
     def begins(self) -> bool:
@@ -76,7 +76,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.kinds: dict[Hashable, Kind] = {}
-        self._orders: dict[tuple[int, ...], tuple[int, ...]] = {}  # kinds of a model share one
+        self._orders: dict[tuple[int, ...], list[int]] = {}  # kinds of a model share one
         self._rows = array("q")
 
     def new(self, key: Hashable) -> Kind | None:
@@ -90,7 +90,7 @@ class Looks:
         """A call that rested has ended, in which these modules were called, in order, by `id`. The
         next ones are looked at where it was not like the look before. `times`: start, end and
         thread; `freed`: modules freed by now, so that an `id` may have become another's."""
-        alike = tuple(heard) == kind.modules and freed == kind.freed
+        alike = heard == kind.modules and freed == kind.freed
         if not alike:
             kind.changes += 1
             kind.calls = 0
@@ -101,18 +101,17 @@ class Looks:
     ) -> None:
         """The same of a call that was looked at. One on several threads cannot be told by
         another."""
-        order = tuple(heard)
-        if kind.modules and order != kind.modules:
+        if kind.modules and heard != kind.modules:
             kind.changes += 1
             kind.calls = 1
         if len(look.threads) > 1:
             kind.changes = _CHANGES + 1
-        kind.modules, kind.freed = self._orders.setdefault(order, order), freed
+        kind.modules, kind.freed = self._orders.setdefault(tuple(heard), heard), freed
         self._note(kind, times, rests=False, alike=True)
 
     def overlooked(self, kind: Kind) -> None:
         """A look has ended in which modules were called that had no name yet: it tells nothing."""
-        kind.calls, kind.modules = 0, ()
+        kind.calls, kind.modules = 0, []
 
     def _note(self, kind: Kind, times: tuple[int, ...], *, rests: bool, alike: bool) -> None:
         # One call of C code: another thread cannot come between the numbers of a row.

@@ -352,15 +352,38 @@ class ModuleRanges:
             _alone = self._threads.alone()
             call = self._begin(module, args, kwargs, sys._getframe(2))
             own = self.known[id(module)]
-            if not isinstance(own, OwnRange):
+            if isinstance(own, OwnRange):
+                output = self._in_range(own, original, module, args, kwargs)
+            else:
                 output = original(module, *args, **kwargs)
-                return output
-            with self.make_range(own.name):
-                output = original(module, *args, **kwargs)
-                return output
+            return output
         finally:
             _local.inside = _alone = False
             self._end(call, module, output)
+
+    def _in_range(
+        self,
+        own: OwnRange,
+        original: Call,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The call in its range, which is used again as those of all modules are."""
+        if self.in_frames:
+            with self.make_range(own.name):
+                return original(module, *args, **kwargs)
+        try:
+            closed = own.pop()
+        except IndexError:
+            closed = _new_range(own.name)
+        enter, leave = closed
+        enter()
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            leave()
+            own.append(closed)
 
     def _begin(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Any

@@ -42,9 +42,9 @@ from tracer.events import SIDE_TABLES, make_table
 def recorded_autograd(output: Any) -> int:
     """1 when autograd recorded the call, by its first floating tensor; -1 without one."""
     if isinstance(output, torch.Tensor):
-        values: Any = (output,)
-    elif isinstance(output, dict):
-        values = output.values()
+        return int(output.requires_grad) if output.is_floating_point() else UNKNOWN
+    if isinstance(output, dict):
+        values: Any = output.values()
     elif isinstance(output, (list, tuple)):
         values = output
     else:
@@ -103,8 +103,9 @@ class OpenCall:
         """Whether a cache is left for later calls."""
         if self.facts.cached == 1 or self.root.keeps_cache:
             return True
-        given = any(cache is not None for cache in self.caches)
-        return given or (self.root.can_decode and returns_cache(output))
+        if self.caches and any(cache is not None for cache in self.caches):
+            return True
+        return self.root.can_decode and returns_cache(output)
 
 
 def _plain(values: Iterable[Any]) -> list[Any] | None:
@@ -199,9 +200,8 @@ class RootCalls:
     def end(self, call: OpenCall, output: Any) -> int:
         """It returned, or raised: then `output` is None. Returns the time."""
         end_ns = time.time_ns()
-        for cache in (*call.caches, *(output if isinstance(output, (list, tuple)) else ())):
-            if cache is not None and not isinstance(cache, torch.Tensor):
-                self._seen.add(cache)
+        if call.caches or isinstance(output, (list, tuple)):
+            self._remember(call.caches, output)
         facts = call.facts
         # One call of C code: another thread cannot come between the numbers of a row.
         self._rows.extend(
@@ -223,6 +223,12 @@ class RootCalls:
             )
         )
         return end_ns
+
+    def _remember(self, caches: Sequence[Any], output: Any) -> None:
+        """These are filled now, where they are caches."""
+        for cache in (*caches, *(output if isinstance(output, (list, tuple)) else ())):
+            if cache is not None and not isinstance(cache, torch.Tensor):
+                self._seen.add(cache)
 
     def ended_since(self, first: int) -> NDArray[np.int64]:
         """Calls from the `first` on, while the trace runs: start_ns, end_ns, batch, tokens,

@@ -37,7 +37,7 @@ pytestmark = [
 needs_devices = pytest.mark.skipif(CPU, reason="a dry run without devices")
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 240
+TIMEOUT_S = 330
 # What could end a job of its own is launched alone; the first finds the devices as they are.
 LAUNCHES = (
     ("decode", "graph", "prefill", "late", "ddp", "fsdp"),
