@@ -21,7 +21,7 @@ from tests.otlp_receiver import (
     closed_port,
     in_turn,
 )
-from tests.otlp_samples import kernel_analysis, kernel_trace, write_kineto
+from tests.otlp_samples import attributes_of, kernel_analysis, kernel_trace, write_kineto
 from tracer.analysis import GROUPS
 from tracer.cli import main
 from tracer.exporters.json_report import to_report
@@ -221,7 +221,10 @@ def test_a_directory_of_ranks_is_one_trace(run: Run, tmp_path: Path) -> None:
     said = json.loads(out)
     assert status == 0 and len(said["trace_ids"]) == 1
     assert {span.trace_id.hex() for span in receiver.spans} == set(said["trace_ids"])
-    assert "run of 2 ranks" in {span.name for span in receiver.spans}
+    (root,) = (span for span in receiver.spans if not span.parent_span_id)
+    assert root.name == "run of 2 ranks"
+    # What `tracer report` of the directory begins with; these share no collective.
+    assert attributes_of(root)["tracer.answer"].startswith("The ranks cannot be compared: ")
 
 
 def test_a_warning_above_100_000_spans(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +15,8 @@ from tests.make_analysis import Step, make_analysis
 from tests.make_traces import TraceMaker
 from tests.otlp_receiver import HttpReceiver
 from tests.otlp_samples import BASE_NS, attributes_of, kernel_analysis, kernel_trace
+from tests.rank_samples import late_rank_calls, rank_trace
+from tests.sample_analyses import decode_analysis, hostile_analysis, unusable_analysis
 from tracer.analysis import GROUPS, Analysis
 from tracer.analyzers import analyze
 from tracer.collectors.kineto.trace import read_kineto
@@ -24,19 +26,25 @@ from tracer.exporters.otlp import current_context, describe, export_otlp
 from tracer.exporters.otlp.export import Content, plan_recordings
 from tracer.exporters.otlp.names import short_kernel_name
 from tracer.exporters.otlp.resource import resource_attributes
+from tracer.exporters.ranks_verdict import ranks_verdict
+from tracer.exporters.text import render_text
 from tracer.findings import Finding, Where
+from tracer.rank_analysis import RankAnalysis
+from tracer.ranks.among import compare_all
 
 _trace: Any = import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"
 
 
-def spans_of(analyses: Analysis | Sequence[Analysis], **content: Any) -> list[Any]:
+def spans_of(
+    analyses: Analysis | Sequence[Analysis], across: RankAnalysis | None = None, **content: Any
+) -> list[Any]:
     """Spans as a receiver reads them."""
     listed = [analyses] if isinstance(analyses, Analysis) else list(analyses)
     return [
         span
-        for recording in plan_recordings(listed, Content(**content), {})
+        for recording in plan_recordings(listed, Content(**content), {}, across)
         for batch in recording.batches()
         for span in _parsed(batch.message())
     ]
@@ -397,6 +405,37 @@ def test_a_finding_is_an_event_with_its_line() -> None:
     assert found["tracer.finding.cost_ns"] == 1234 and found["tracer.finding.steps"] == [0]
     assert found["tracer.finding.detail.cause"] == "scalar-read"
     assert "tracer.finding.gain_ns" not in found
+
+
+@pytest.mark.parametrize("make", [decode_analysis, hostile_analysis, unusable_analysis])
+def test_the_run_says_what_the_report_begins_with(make: Callable[[], Analysis]) -> None:
+    analysis = make()
+    run = level(spans_of(analysis), "run")[0]
+    assert not run.parent_span_id
+    answer = attributes_of(run)["tracer.answer"]
+    assert answer == to_report(analysis)["answer"]
+    text = " ".join(render_text(analysis, width=100, ascii=False).split())
+    assert text.startswith(answer)
+
+
+def test_the_span_over_ranks_says_who_is_late() -> None:
+    calls = late_rank_calls(ranks=3, late=1)
+    ranks = {rank: analyze(rank_trace(rank, 3, calls, busy={1: "gemm"})) for rank in (0, 1)}
+    across = compare_all(ranks)
+    spans = spans_of(list(ranks.values()), across)
+    root = level(spans, "ranks")[0]
+    found = attributes_of(root)
+    assert not root.parent_span_id
+    assert found["tracer.answer"] == ranks_verdict(across)
+    assert found["tracer.answer"].startswith("The others wait for rank 1: last in 20 of 20")
+    assert found["tracer.integrity"] == "partial"
+    assert "ranks.missing: rank 2 missing, 2 of 3" in found["tracer.notes"]
+    (event,) = root.events
+    assert event.name == "comm.straggler"
+    assert event.time_unix_nano == root.start_time_unix_nano
+    assert attributes_of(event)["tracer.finding.detail.rank"] == 1
+    answers = [attributes_of(run)["tracer.answer"] for run in level(spans, "run")]
+    assert answers == [to_report(analysis)["answer"] for analysis in ranks.values()]
 
 
 def test_what_was_not_measured_is_absent_with_the_reason() -> None:

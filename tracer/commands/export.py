@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracer.exporters.otlp.export import Content, Delivery
     from tracer.exporters.otlp.options import Arguments
     from tracer.exporters.otlp.report import DeliveryReport
+    from tracer.rank_analysis import RankAnalysis
 
 NAME = "export"
 HELP = "send a recording to Jaeger (otlp), or write it for Perfetto or as Parquet tables"
@@ -220,8 +221,20 @@ def _delivery(args: argparse.Namespace) -> Delivery:
 def _send(args: argparse.Namespace, analyses: Sequence[Analysis]) -> bool:
     from tracer.exporters.otlp.export import send_analyses
 
-    report = send_analyses(analyses, _arguments(args), _content(args), _delivery(args))
+    content, across = _content(args), _across(analyses)
+    report = send_analyses(analyses, _arguments(args), content, _delivery(args), across=across)
     return _tell(args, report)
+
+
+def _across(analyses: Sequence[Analysis]) -> RankAnalysis | None:
+    """What was found out across the recordings, where they are ranks of one run."""
+    from tracer.exporters.otlp.export import ranks_of_one_run
+    from tracer.ranks.among import compare_all
+
+    if len(analyses) < 2 or not ranks_of_one_run(analyses):
+        return None
+    ranks = {analysis.trace.meta.rank: analysis for analysis in analyses}
+    return compare_all({rank: ranks[rank] for rank in sorted(r for r in ranks if r is not None)})
 
 
 def _resend(args: argparse.Namespace, files: Sequence[Path], others: Sequence[str]) -> int:
@@ -253,7 +266,7 @@ def _write_spans(args: argparse.Namespace, analyses: Sequence[Analysis]) -> bool
     from tracer.exporters.otlp.document import write_document
     from tracer.exporters.otlp.export import plan_recordings
 
-    recordings = plan_recordings(analyses, _content(args))
+    recordings = plan_recordings(analyses, _content(args), across=_across(analyses))
     path = Path(args.out)
     spans = write_document((b for r in recordings for b in r.batches()), path)
     write_report(f"wrote {spans:,} spans to {path}\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,8 +63,7 @@ def _compared(
     if len(group) < 2 or len(members) < len(group) or not one_job:
         return None
     ranks = {rank: analyses[member.number] for rank, member in members.items()}
-    names = {rank: member.path for rank, member in members.items()}
-    found = _with_presence(compare_analyses(ranks, names).found, group[0].world_size)
+    found = compare_all(ranks)
     if found.alignment is None and not all(member.told for member in group):
         return None  # names alone: they may be anything
     numbers = tuple(member.number + 1 for member in members.values())
@@ -72,7 +71,15 @@ def _compared(
     return JobAmong(numbers, found, str(place.parent if whole else place))
 
 
-def _with_presence(found: RankAnalysis, world_size: int | None) -> RankAnalysis:
+def compare_all(ranks: Mapping[int, Analysis]) -> RankAnalysis:
+    """What `tracer ranks` finds on the recordings of one job, by rank."""
+    metas = {rank: analysis.trace.meta for rank, analysis in ranks.items()}
+    names = {rank: meta.path or meta.source_kind for rank, meta in metas.items()}
+    world_size = max(meta.world_size or 0 for meta in metas.values())
+    return _with_presence(compare_analyses(ranks, names).found, world_size)
+
+
+def _with_presence(found: RankAnalysis, world_size: int) -> RankAnalysis:
     """What was found, and which ranks of the job are not there."""
     missing = missing_note([rank.summary.rank for rank in found.ranks], world_size, 0)
     notes = found.notes if missing is None else (*found.notes, missing)

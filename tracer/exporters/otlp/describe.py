@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis import BUCKETS, GROUPS, Analysis
+from tracer.events import Note
 from tracer.exporters.json_report import all_notes, plain
 from tracer.exporters.levels import step_sums, window_level
 from tracer.exporters.otlp import protobuf as pb
 from tracer.exporters.otlp.cells import Cells
 from tracer.exporters.otlp.names import short_kernel_name
 from tracer.exporters.otlp.resource import device_attributes, device_uuid
+from tracer.exporters.ranks_verdict import ranks_verdict
+from tracer.exporters.sentence import verdict
 from tracer.findings import Finding
+from tracer.rank_analysis import RankAnalysis
 
 Values = dict[str, pb.Value | None]
 _MAX_EVENT_BYTES = 1 << 20  # of one span, all together: a quarter of what receivers take at once
@@ -32,16 +37,17 @@ def run_name(analysis: Analysis) -> str:
 
 
 def run_attributes(analysis: Analysis) -> Values:
-    """The report's head: where it comes from, the window, the breakdown, what was not seen."""
+    """The report's head: its answer, where it comes from, the window, the breakdown, what was not
+    seen."""
     window, meta = analysis.window, analysis.trace.meta
-    notes = [f"{note.rule}: {note.message}" for note in all_notes(analysis)]
     return {
+        "tracer.answer": verdict(analysis),
         "tracer.world_size": meta.world_size,
         "tracer.source.kind": meta.source_kind,
         "tracer.source.path": meta.path,
         "tracer.framework": meta.framework,
         "tracer.integrity": analysis.integrity_status,
-        "tracer.notes": notes or None,
+        "tracer.notes": _notes(all_notes(analysis)),
         "tracer.wall_ns": window.wall_ns,
         "tracer.busy_ns": window.busy_ns,
         "tracer.idle_ns": window.idle_ns,
@@ -53,6 +59,23 @@ def run_attributes(analysis: Analysis) -> Values:
         **_breakdown(analysis),
         **{f"tracer.facts.{key}": fact(value) for key, value in analysis.facts.items()},
     }
+
+
+def ranks_attributes(count: int, across: RankAnalysis | None) -> Values:
+    """The head of a report of ranks. across: what was found out across them, where they were
+    compared."""
+    told: Values = {"tracer.level": "ranks", "tracer.ranks": count}
+    if across is None:
+        return told
+    return told | {
+        "tracer.answer": ranks_verdict(across),
+        "tracer.integrity": across.integrity_status,
+        "tracer.notes": _notes(across.notes),
+    }
+
+
+def _notes(notes: Sequence[Note]) -> pb.Value | None:
+    return [f"{note.rule}: {note.message}" for note in notes] or None
 
 
 def _breakdown(analysis: Analysis) -> Values:
@@ -183,15 +206,32 @@ def fact(value: Any) -> pb.Value | None:
 def finding_events(analysis: Analysis) -> tuple[list[bytes], int]:
     """The findings as events, the costliest first, and how many found no room: a receiver takes
     the run span whole or not at all."""
-    made = [finding_event(finding, analysis) for finding in analysis.findings]
+    return _with_room(
+        finding_event(finding, _evidence_ns(finding, analysis)) for finding in analysis.findings
+    )
+
+
+def across_events(across: RankAnalysis, time_ns: int) -> tuple[list[bytes], int]:
+    """The same of what was found across ranks. A finding there has no time of its own."""
+    return _with_room(finding_event(finding, time_ns) for finding in across.findings)
+
+
+def _with_room(events: Iterable[bytes]) -> tuple[list[bytes], int]:
+    made = list(events)
     kept = sum(size <= _MAX_EVENT_BYTES for size in accumulate(map(len, made)))
     return made[:kept], len(made) - kept
 
 
-def finding_event(finding: Finding, analysis: Analysis) -> bytes:
-    """A finding as an event, at the time of its costliest evidence."""
-    starts, where = analysis.trace.start_ns, finding.where
-    rows = [row for row in finding.events if 0 <= row < len(starts)]
+def _evidence_ns(finding: Finding, analysis: Analysis) -> int:
+    """When its costliest evidence began."""
+    starts = analysis.trace.start_ns
+    row = next((row for row in finding.events if 0 <= row < len(starts)), None)
+    return analysis.window.start_ns if row is None else int(starts[row])
+
+
+def finding_event(finding: Finding, time_ns: int) -> bytes:
+    """A finding as an event."""
+    where = finding.where
     values: Values = {
         "tracer.finding.severity": finding.severity,
         "tracer.finding.title": finding.title,
@@ -209,5 +249,4 @@ def finding_event(finding: Finding, analysis: Analysis) -> bytes:
         "tracer.operator": where.operator,
         **{f"tracer.finding.detail.{key}": fact(value) for key, value in finding.detail.items()},
     }
-    time_ns = int(starts[rows[0]]) if rows else analysis.window.start_ns
     return pb.event(finding.rule, time_ns, values)

@@ -17,6 +17,7 @@ from tracer.exporters.otlp import protobuf as pb
 from tracer.exporters.otlp.cells import make_cells
 from tracer.exporters.otlp.context import Context, TraceParent, current, from_argument, parse
 from tracer.exporters.otlp.delivery import Clock, Courier, Tally
+from tracer.exporters.otlp.describe import across_events, ranks_attributes
 from tracer.exporters.otlp.layout import DEFAULT_MAX_SPANS, MIN_MAX_SPANS, plan_layout
 from tracer.exporters.otlp.metrics import sample_of, send_metrics
 from tracer.exporters.otlp.options import Arguments, Target, resolve
@@ -27,6 +28,7 @@ from tracer.exporters.otlp.spans import Place, SpanMaker, make_spans, parent_of,
 from tracer.exporters.otlp.transports import open_transport
 from tracer.exporters.otlp.undelivered import SUFFIX, Keeper, read_batches
 from tracer.exporters.otlp.wire import Batch, Envelope, SpanBlock, batches, make_envelope
+from tracer.rank_analysis import RankAnalysis
 from tracer.rank_store import rank_file
 from tracer.version import VERSION
 
@@ -81,13 +83,15 @@ def export_otlp(
     resource: Mapping[str, pb.Value] | None = None,
     metrics: bool = False,
     keep: str | os.PathLike[str] | None = None,
+    across: RankAnalysis | None = None,
     environ: Mapping[str, str] | None = None,
     on_start: Callable[[Clock], None] = lambda _clock: None,
 ) -> DeliveryReport:
     """Send recordings as spans to an OTLP receiver and say what it took.
 
     What an argument leaves open, the `OTEL_…` variables say. `deadline` bounds all of it, in
-    seconds (10, and 10 more for each further 100,000 spans). It raises UsageError for a wrong
+    seconds (10, and 10 more for each further 100,000 spans). `across`: what was found out across
+    ranks, which the span over them tells. It raises UsageError for a wrong
     argument, and nothing for what a receiver does: see `DeliveryReport`.
     """
     arguments = Arguments(
@@ -98,7 +102,8 @@ def export_otlp(
         detail, max_spans, traceparent, links, requests, service_name, resource, metrics
     )
     listed = [analyses] if isinstance(analyses, Analysis) else list(analyses)
-    return send_analyses(listed, arguments, content, Delivery(deadline, keep, on_start), environ)
+    delivery = Delivery(deadline, keep, on_start)
+    return send_analyses(listed, arguments, content, delivery, environ, across)
 
 
 def send_analyses(
@@ -107,10 +112,11 @@ def send_analyses(
     content: Content,
     delivery: Delivery,
     environ: Mapping[str, str] | None = None,
+    across: RankAnalysis | None = None,
 ) -> DeliveryReport:
     """The same with the arguments grouped."""
     target = check(arguments, content, delivery, environ)
-    recordings = plan_recordings(analyses, content, environ)
+    recordings = plan_recordings(analyses, content, environ, across)
     spans = sum(recording.spans for recording in recordings)
     _warn(analyses, spans)
     traces = [recording.trace_id.hex() for recording in recordings]
@@ -276,9 +282,13 @@ class Recording:
 
 
 def plan_recordings(
-    analyses: Sequence[Analysis], content: Content, environ: Mapping[str, str] | None = None
+    analyses: Sequence[Analysis],
+    content: Content,
+    environ: Mapping[str, str] | None = None,
+    across: RankAnalysis | None = None,
 ) -> list[Recording]:
-    """The spans of recordings: ranks of one run become one trace, others one trace each."""
+    """The spans of recordings: ranks of one run become one trace, others one trace each. `across`:
+    what was found out across the ranks."""
     prints = [ids.fingerprint(analysis.trace) for analysis in analyses]
     together = len(analyses) > 1 and ranks_of_one_run(analyses)
     links = tuple(from_argument(link) for link in content.links)
@@ -290,7 +300,7 @@ def plan_recordings(
         place = Place(trace_id, mark.hex(), None if together else parent, root_id, links)
         root = None
         if together and not planned:
-            root = _root_span(analyses, parent, place)
+            root = _root_span(analyses, parent, place, across)
         planned.append(_recording(analysis, place, content, root, environ))
     return planned
 
@@ -340,15 +350,22 @@ def _trace_id(analysis: Analysis, parent: Context | None, prints: list[bytes]) -
     return ids.job_trace_id(str(job)) if job else ids.trace_id_of(prints)
 
 
-def _root_span(analyses: Sequence[Analysis], parent: Context | None, place: Place) -> SpanBlock:
+def _root_span(
+    analyses: Sequence[Analysis],
+    parent: Context | None,
+    place: Place,
+    across: RankAnalysis | None,
+) -> SpanBlock:
     """The span over all ranks."""
     start = min(analysis.window.start_ns for analysis in analyses)
     end = max(analysis.window.end_ns for analysis in analyses)
     flags, above = parent_of(parent, None)
+    events, left_out = ([], 0) if across is None else across_events(across, start)
     template = pb.span_template(
         f"run of {len(analyses)} ranks",
-        {"tracer.level": "ranks", "tracer.ranks": len(analyses)},
+        ranks_attributes(len(analyses), across),
         flags=flags,
         trace_state="" if parent is None else parent.state,
+        extra=[*events, pb.dropped_events(left_out)],
     )
     return single(template, place.root or 0, above, start, end)
