@@ -349,7 +349,7 @@ class ModuleRanges:
         _local.inside = True
         output = call = None
         try:
-            _alone = self._threads.alone()
+            _alone = self._writes and self._threads.alone()  # asked for ranges alone
             call = self._begin(module, args, kwargs, sys._getframe(2))
             own = self.known[id(module)]
             if isinstance(own, OwnRange):
@@ -399,7 +399,7 @@ class ModuleRanges:
             self._listener.root_begins()
             within = self._generations.current(caller)
             call = self.calls.begin(module, root, within, caller, args, kwargs)
-            if _alone and self._writes and not self.in_frames:
+            if _alone and not self.in_frames:
                 self._look_or_rest(call)
             return call
         except Exception as error:  # the border to the traced program
