@@ -21,6 +21,7 @@ from tracer.analyzers.rules.compile import judge_compile
 from tracer.analyzers.rules.cpu import judge_cpu_pauses
 from tracer.analyzers.rules.cpu_compile import judge_cpu_compiling
 from tracer.analyzers.rules.device import judge_throttling
+from tracer.analyzers.rules.drafted import judge_drafts
 from tracer.analyzers.rules.evaluation import judge_evaluation
 from tracer.analyzers.rules.gaps import judge_gaps
 from tracer.analyzers.rules.matmul import judge_matmul
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     judge_throttling,
     judge_evaluation,
     judge_between,
+    judge_drafts,
     judge_recompute,
     judge_absent_cache,
     judge_copied_cache,

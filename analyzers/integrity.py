@@ -101,11 +101,26 @@ def _step_notes(steps: pd.DataFrame) -> list[Note]:
     if not len(steps):
         said = "no step was recognised: the window is reported as one step"
         return [Note("trace.no_steps", said)]
-    count = int(checking_drafts(steps).sum())
-    if not count:
-        return []
+    return _draft_notes(steps)
+
+
+def _draft_notes(steps: pd.DataFrame) -> list[Note]:
+    """How many of the tokens that are checked stay."""
+    checks = steps[checking_drafts(steps)]
+    known = checks[checks["kept"] >= 0]
     text = (
-        f"{count} decode steps take several tokens a sequence, as those that check the tokens of a "
-        "draft do: how many of them were kept is not recorded, so decode has no tokens a second"
+        f"{len(checks)} decode steps take several tokens a sequence, as those that check the "
+        "tokens of a draft do: "
     )
-    return [Note("trace.drafted_tokens", text, count)]
+    if not len(checks):
+        return []
+    if not len(known):
+        text += "how many of them were kept is not recorded, so decode has no tokens a second"
+        return [Note("trace.drafted_tokens", text, len(checks))]
+    sequences, took, kept = (int(known[name].sum()) for name in ("batch", "tokens", "kept"))
+    text += (
+        f"of {took / sequences:.1f} tokens that each takes {kept / sequences:.1f} stay, by "
+        f"{len(known)} of them that another follows"
+    )
+    detail = {"steps_known": len(known), "tokens": took, "kept_tokens": kept}
+    return [Note("trace.drafted_tokens", text, len(checks), detail)]

@@ -294,6 +294,7 @@ def _steps_table(
             "warmup": warmup,
             "batch": [s.batch for s in host],
             "tokens": [s.tokens for s in host],
+            "kept": [s.kept for s in host],
             "announced_ns": [s.start_ns for s in host],
             "host_end_ns": [s.end_ns for s in host],
             "thread": [s.thread for s in host],

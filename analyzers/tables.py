@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKETS, CALLS, HOW, TABLES, Phase
+from tracer.analysis import BUCKETS, CALLS, HOW, TABLES, Phase, drafting, until_next
 from tracer.analyzers.evidence.attribution import Attribution
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.facts.modules import ModuleTree, rows_of_paths
@@ -217,17 +217,26 @@ def steady_rows(steps: pd.DataFrame, chosen: Flags) -> Longs:
 
 def _tokens_per_second(steps: pd.DataFrame, rows: Longs) -> float | None:
     """Tokens over the time of these steps. Where a step is only the call of a model, what its loop
-    does until the next call counts as well."""
-    tokens, wall = steps["tokens"].to_numpy()[rows], steps["wall_ns"].to_numpy()[rows]
-    known = bool((tokens >= 0).all()) and not bool(checking_drafts(steps.iloc[rows]).any())
-    if not rows.size or not known or int(wall.sum()) <= 0:
+    does until the next call counts as well, and what a draft does until the next check. Of drafts
+    those tokens count that stay, in the steps of which that is known; a draft itself gives none."""
+    chosen = steps.iloc[rows]
+    tokens, wall = kept_tokens(chosen), chosen["wall_ns"].to_numpy()
+    until = until_next(steps, rows)
+    if checking_drafts(chosen).any():
+        known = (tokens >= 0) & (until > 0)
+        return float(tokens[known].sum() * 1e9 / until[known].sum()) if known.any() else None
+    if not rows.size or (tokens < 0).any() or int(wall.sum()) <= 0 or drafting(chosen).any():
         return None
-    starts = steps["start_ns"].to_numpy()
-    followed = np.flatnonzero(np.diff(rows) == 1)
-    if followed.size and str(steps["source"].iloc[int(rows[0])]) in CALLS:
-        until_next = starts[rows[followed] + 1] - starts[rows[followed]]
-        return float(tokens[followed].sum() * 1e9 / until_next.sum())
+    followed = until > 0
+    if followed.any() and str(steps["source"].iloc[int(rows[0])]) in CALLS:
+        return float(tokens[followed].sum() * 1e9 / until[followed].sum())
     return float(tokens.sum() * 1e9 / wall.sum())
+
+
+def kept_tokens(steps: pd.DataFrame) -> Longs:
+    """New tokens of each step: of one that checks a draft those that stay; -1 unknown."""
+    tokens: Longs = np.where(checking_drafts(steps), steps["kept"], steps["tokens"])
+    return tokens
 
 
 def checking_drafts(steps: pd.DataFrame) -> Flags:

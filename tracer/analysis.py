@@ -73,6 +73,10 @@ TRANSFER = BUCKET_CODE["overhead", "transfer"]
 
 # Sources of steps that are calls in a loop, which goes on between them.
 CALLS: tuple[str, ...] = ("root_call", "graph")
+# The phase of a model that proposes tokens for another; "draft prefill" where it reads the prompt.
+# DECODING: phases in which tokens come one after another.
+DRAFT = "draft"
+DECODING: tuple[str, ...] = ("decode", DRAFT)
 
 # Classes of work, in the order in which they win a slice of time.
 WORK_CLASSES: tuple[str, ...] = ("compute", "collective", "transfer")
@@ -81,8 +85,9 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         # A step, in order of time. wall: start_ns to start_ns + wall_ns. announced_ns and
         # host_end_ns bound its own range on the host. batch and tokens (new tokens of the whole
-        # batch) are -1 when unknown. phase: prefill, decode, mixed, forward, training, evaluation
-        # or "".
+        # batch) are -1 when unknown; kept: of a step that checks a draft, those that stay, else -1.
+        # phase: prefill, decode, mixed, forward, training, evaluation, "draft" and "draft prefill"
+        # of a model that proposes tokens for another, or "".
         # source: announced, profiler_step, engine, annotation, root_call, graph or window.
         "steps": {
             "name": "text",
@@ -93,6 +98,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "warmup": "bool",
             "batch": "int64",
             "tokens": "int64",
+            "kept": "int64",
             "announced_ns": "int64",
             "host_end_ns": "int64",
             "thread": "int32",  # row of `threads`; -1 unknown
@@ -321,3 +327,19 @@ class Analysis:
     def damaged(self) -> bool:
         """Whether the input was damaged or cut, whatever can still be said of it."""
         return any(note.partial for note in self.notes)
+
+
+def until_next(steps: pd.DataFrame, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How long it is from the start of each of these steps to that of the next of them; 0 where
+    others lie between the two, but for the calls of a draft between two checks."""
+    starts = steps["start_ns"].to_numpy()
+    drafts = drafting(steps) & ~np.isin(np.arange(len(steps)), rows)
+    follows = np.diff((np.cumsum(~drafts) - 1)[rows]) == 1
+    until = np.zeros(rows.size, dtype=np.int64)
+    until[:-1] = np.where(follows, np.diff(starts[rows]), 0)
+    return until
+
+
+def drafting(steps: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which steps are calls of a model that proposes tokens for another to check."""
+    return steps["phase"].astype(str).str.startswith(DRAFT).to_numpy(dtype=bool)

@@ -153,6 +153,7 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         # when a cache was given or returned, for later calls. call: "forward" or the name of the
         # generation method around it ("generate"); callers: JSON list of [file, line, function],
         # the user's lines around a call, or around the first of a generation, innermost first.
+        # past: tokens in the cache when it began, -1 unknown.
         "root_calls": {
             "root": "text",
             "type": "text",
@@ -169,6 +170,7 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "trains": "int32",
             "fills": "int32",
             "callers": "text",
+            "past": "int64",
         },
         # Live only. Every module of each root: parameters are counted without its children's; file
         # and line are those of its class's `forward`.

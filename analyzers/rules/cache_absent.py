@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis import Analysis, RuleResult
-from tracer.analyzers.accounting import settle_steps, steps_at
+from tracer.analyzers.accounting import steps_at
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.callers import Asked, asked_from
 from tracer.analyzers.intervals import NONE, Longs
@@ -24,6 +24,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
+from tracer.analyzers.rules.measured_calls import measure_calls
 from tracer.analyzers.steps.growing_calls import Run, asked_by, growing_runs
 from tracer.findings import Check, Finding
 
@@ -169,23 +170,15 @@ class _Pieces:
     @classmethod
     def of(cls, context: Context, analysis: Analysis, calls: pd.DataFrame) -> _Pieces:
         """The calls in order of time, with the work that each launched."""
-        work, lanes = context.work, context.lanes
         host, host_end = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
         order = np.argsort(host, kind="stable")
-        asked = work.site if work.cpu_only else work.launch
-        times = work.trace.start_ns[np.maximum(asked, 0)]
-        at = steps_at(times, host[order], host_end[order])
-        at = np.where((asked == NONE) | work.orphaned, NONE, at)
-        start, end = settle_steps(host[order], host_end[order], at, lanes.end_ns)
-        wall = np.empty(order.size, dtype=np.int64)
-        wall[order] = end - start
-        call = np.where(at == NONE, NONE, order[np.maximum(at, 0)])
-        waits = _waits_ns(context, host[order], host_end[order])
+        measured = measure_calls(context, calls)
         waited = np.empty(order.size, dtype=np.int64)
-        waited[order] = waits
-        shortest = _CPU_OPERATOR_NS if work.cpu_only else SHORTEST_NS
+        waited[order] = _waits_ns(context, host[order], host_end[order])
+        shortest = _CPU_OPERATOR_NS if context.work.cpu_only else SHORTEST_NS
         own = analysis.work["charged_ns"].to_numpy()
-        return cls(wall, np.maximum(host_end - host - waited, 0), call, own, shortest)
+        wall, spent = measured.end_ns - measured.start_ns, np.maximum(host_end - host - waited, 0)
+        return cls(wall, spent, measured.of, own, shortest)
 
 
 def _waits_ns(context: Context, start: Longs, end: Longs) -> Longs:

@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import BUCKET_CODE, Analysis, RuleResult
+from tracer.analysis import BUCKET_CODE, DECODING, Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.arguments import Arguments, as_shape
 from tracer.analyzers.facts.places import Places, folded
@@ -31,6 +31,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
+from tracer.analyzers.tables import kept_tokens
 from tracer.findings import Check, Finding, Where
 
 RULE = "cache.copied"
@@ -67,7 +68,7 @@ def judge_copied_cache(context: Context, analysis: Analysis) -> RuleResult:
     known = joins.rows.size and joins.told
     if joins.rows.size and not joins.told:
         return _unjudged("how much attention joins is not recorded")
-    lasting = int(analysis.steps["wall_ns"][phases == "decode"].sum())
+    lasting = int(analysis.steps["wall_ns"][phases.isin(DECODING)].sum())
     notable = known and joins.cost_ns >= _NOTABLE * lasting * max(analysis.window.devices, 1)
     findings = (_finding(context, analysis, joins),) if notable else ()
     return RuleResult(findings, (verdict(RULE, findings),))
@@ -95,7 +96,7 @@ class _Joins:
 
 def _joins(context: Context, analysis: Analysis) -> _Joins:
     work, table = context.work, analysis.work
-    decodes = np.append(analysis.steps["phase"].astype(str).to_numpy() == "decode", False)
+    decodes = np.append(analysis.steps["phase"].isin(DECODING).to_numpy(), False)
     inside = decodes[table["step"].to_numpy()]
     bucket, own = table["bucket"].to_numpy(), table["charged_ns"].to_numpy()
     writes = inside & (bucket == _CACHE)
@@ -234,13 +235,13 @@ def _elements(analysis: Analysis, joins: _Joins, model: dict[str, int]) -> int |
     heads, size = model.get("num_key_value_heads"), model.get("head_dim")
     steps = analysis.steps
     phases, batch = steps["phase"].astype(str).to_numpy(), steps["batch"].to_numpy()
-    tokens = steps["tokens"].to_numpy()
+    tokens, stay = steps["tokens"].to_numpy(), kept_tokens(steps)
     if not heads or not size or phases[0] != "prefill" or (np.minimum(batch, tokens) <= 0).any():
         return None
     held, kept = np.zeros(tokens.size, dtype=np.int64), 0
     for i, phase in enumerate(phases.tolist()):
         begins = phase == "prefill" and (i == 0 or phases[i - 1] != "prefill")
-        kept = int(tokens[i]) + (0 if begins else kept)
+        kept = int(tokens[i] if stay[i] == NONE else stay[i]) + (0 if begins else kept)
         held[i] = kept
     return int(held[joins.step].sum()) * heads * size
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import Analysis
+from tracer.analysis import DECODING, Analysis
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.rules.idle_pieces import IdlePieces, is_block
@@ -192,7 +192,7 @@ def _launch_advice(phase: str, issue: _Issue) -> str:
             "The code is compiled: let it be replayed as a CUDA graph, too "
             "(mode='reduce-overhead', fixed shapes), or give each launch more work: a larger batch."
         )
-    return _EAGER_ADVICE.get(phase, _EAGER_ADVICE[""])
+    return _EAGER_ADVICE.get("decode" if phase in DECODING else phase, _EAGER_ADVICE[""])
 
 
 _EAGER_ADVICE = {

@@ -1,61 +1,44 @@
 """The phase of each call of a root module, from what the recorder saw of the calls.
 
 A call with a cache that takes several new tokens either goes on with a prompt (in chunks, or the
-next turn of a conversation), or checks tokens that a draft proposed (speculative decoding). One
-call alone does not tell which: the calls around it do. Nor does it tell an evaluation: that is a
+next turn of a conversation), or checks tokens that a draft proposed (see `drafts`). One call alone
+does not tell which: the calls around it do. Nor does it tell an evaluation: that is a
 call that learns nothing, of a model that learns elsewhere in the recording. Without a cache, a call
 that takes the tokens of the one before and those that it chose decodes, whatever it computes again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from tracer.analysis import DRAFT
 from tracer.analyzers.facts.host import BACKWARD_NODE
 from tracer.analyzers.facts.modules import is_further_root
 from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.steps.drafts import Call, drafted, find_drafts
 from tracer.analyzers.steps.growing_calls import growing_runs
 from tracer.events import Trace
 
 EVALUATION = "evaluation"
+_OF_DRAFTS = {"decode": DRAFT, "prefill": f"{DRAFT} prefill"}
 _OPTIMIZER = "Optimizer.step#"
 _NEVER: Longs = np.zeros(0, dtype=np.int64)
-
-
-class Call(NamedTuple):
-    """What is known of a call; -1 unknown."""
-
-    thread: int
-    root: str
-    type: str
-    start_ns: int
-    end_ns: int
-    generation: int
-    tokens: int
-    cached: int
-    graded: int
-    trains: int
-    fills: int
-
-    @property
-    def several(self) -> bool:
-        """Several new tokens beside those of the cache."""
-        return self.graded != 1 and self.cached == 1 and self.tokens > 1
 
 
 class CallPhase(NamedTuple):
     """aside: an evaluation for sure, since the model learns in training mode and was in evaluation
     mode then. Any other may be part of a training step, as a reference that is asked. new_tokens:
-    of one sequence, where others that the call takes were computed before; else -1."""
+    of one sequence, where others that the call takes were computed before; else -1. kept: tokens of
+    a sequence that are left of a draft, with the one that the check adds; else -1."""
 
     name: str
     aside: bool = False
     new_tokens: int = NONE
+    kept: int = NONE
 
 
 def learning_ns(trace: Trace) -> Longs:
@@ -72,7 +55,7 @@ def call_phases(table: pd.DataFrame, learning: Longs = _NEVER) -> list[CallPhase
     was learned; nothing is an evaluation where nothing is."""
     columns = (table[name].tolist() for name in Call._fields)
     calls = [Call(*values) for values in zip(*columns, strict=True)]
-    checking = _drafted(calls) | _within_generations(calls)
+    checking = drafted(calls) | _within_generations(calls)
     runs = growing_runs(table.reset_index(drop=True))
     continued = _continued(calls) | {run.rows[0] for run in runs}
     phases = [_phase(call, i in checking, i in continued) for i, call in enumerate(calls)]
@@ -82,7 +65,18 @@ def call_phases(table: pd.DataFrame, learning: Longs = _NEVER) -> list[CallPhase
     for i, aside in _evaluations(calls, learning).items():
         if phases[i].name != "decode" and i not in continued:
             phases[i] = CallPhase(EVALUATION, aside)
-    return phases
+    return _with_drafts(calls, phases)
+
+
+def _with_drafts(calls: Sequence[Call], phases: Sequence[CallPhase]) -> list[CallPhase]:
+    """The phases, those of a draft by names of their own, and what is left of it."""
+    drafts = find_drafts(calls)
+    return [
+        phase._replace(name=_OF_DRAFTS.get(phase.name, phase.name))
+        if i in drafts.proposes
+        else phase._replace(kept=drafts.kept.get(i, NONE) if phase.name == "decode" else NONE)
+        for i, phase in enumerate(phases)
+    ]
 
 
 def _phase(call: Call, checks_draft: bool, continued: bool) -> CallPhase:
@@ -149,25 +143,6 @@ def _learned(calls: Sequence[Call], learning: Longs) -> list[bool]:
         call.graded == 1 and (call.trains != 0 or bool(follows))
         for call, follows in zip(calls, followed, strict=True)
     ]
-
-
-def _drafted(calls: Sequence[Call]) -> set[int]:
-    """Calls of a root that take at most one token more than another root was called since: that
-    one proposed them."""
-    last: dict[tuple[int, str], int] = {}
-    found: set[int] = set()
-    for i, call in enumerate(calls):
-        before = last.get((call.thread, call.root), i)
-        last[call.thread, call.root] = i
-        if call.several and call.tokens <= 1 + _most_calls(calls[before + 1 : i], call.thread):
-            found.add(i)
-    return found
-
-
-def _most_calls(between: Sequence[Call], thread: int) -> int:
-    """How often the root was called that was called most."""
-    counts = Counter(call.root for call in between if call.thread == thread)
-    return max(counts.values(), default=0)
 
 
 def _within_generations(calls: Sequence[Call]) -> set[int]:

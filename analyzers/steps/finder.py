@@ -54,6 +54,7 @@ class HostStep:
     phase: str = ""
     batch: int = NONE
     tokens: int = NONE
+    kept: int = NONE  # of those, tokens that stay where a draft is checked
 
 
 Finder = Callable[[Trace, Host, Launches], list[HostStep]]
@@ -212,8 +213,8 @@ def _merged(trace: Trace, parts: Sequence[tuple[str, int]]) -> HostStep:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of a root module. tokens: new tokens of one sequence; graded: autograd recorded;
-    aside: sure to be part of no training step."""
+    """A call of a root module. tokens: new tokens of one sequence, and kept: those that stay;
+    graded: autograd recorded; aside: sure to be part of no training step."""
 
     name: str
     start_ns: int
@@ -224,6 +225,7 @@ class _Call:
     phase: str = ""
     graded: int = NONE
     aside: bool = False
+    kept: int = NONE
 
 
 def _root_calls(trace: Trace, host: Host, launches: Launches) -> list[HostStep]:
@@ -251,7 +253,7 @@ def _live_calls(trace: Trace) -> list[_Call]:
         # Another model beside the first has a name of its own.
         name = row["root"] if is_further_root(row["root"], row["type"]) else row["type"]
         tokens = row["tokens"] if phase.new_tokens == NONE else phase.new_tokens
-        facts = row["batch"], tokens, phase.name, row["graded"], phase.aside
+        facts = row["batch"], tokens, phase.name, row["graded"], phase.aside, phase.kept
         calls.append(_Call(name, start, row["end_ns"], thread, *facts))
     return calls
 
@@ -364,7 +366,8 @@ def _call_steps(trace: Trace, host: Host, calls: list[_Call], source: str) -> li
 def _call_step(call: _Call, end_ns: int, source: str) -> HostStep:
     name, start, thread = call.name, call.start_ns, call.thread
     tokens = _tokens([call])
-    return HostStep(name, start, end_ns, thread, source, call.phase, call.batch, tokens)
+    kept = _tokens([replace(call, tokens=call.kept)])
+    return HostStep(name, start, end_ns, thread, source, call.phase, call.batch, tokens, kept)
 
 
 def _with_learning(trace: Trace, host: Host, calls: list[_Call]) -> list[int]:

@@ -40,6 +40,7 @@ class CallFacts(NamedTuple):
     tokens: int
     cached: int
     is_decoder: bool  # the output of an encoder came in
+    past: int  # tokens in the cache
 
 
 def argument_names(module_type: type[nn.Module]) -> tuple[str, ...]:
@@ -99,7 +100,9 @@ def call_facts(
     """What the arguments say. `keeps_cache`: the module itself holds a cache in its buffers."""
     is_decoder = any(values[i] is not None for i in roles.encoded)
     batch, tokens = _batch_and_tokens(roles, values, is_decoder)
-    return CallFacts(batch, tokens, _cached(roles, values, seen, keeps_cache), is_decoder)
+    cached = _cached(roles, values, seen, keeps_cache)
+    past = 0 if cached == 0 else _past(roles, values)
+    return CallFacts(batch, tokens, cached, is_decoder, past)
 
 
 def _batch_and_tokens(roles: Roles, values: Sequence[Any], is_decoder: bool) -> tuple[int, int]:
@@ -172,6 +175,36 @@ def _cached(roles: Roles, values: Sequence[Any], seen: SeenCaches, keeps_cache: 
     if 1 in states:
         return 1
     return UNKNOWN if UNKNOWN in states or (keeps_cache and not states) else 0
+
+
+def _past(roles: Roles, values: Sequence[Any]) -> int:
+    """How many tokens came before: by a position, or by the length of a cache that grows."""
+    for i in roles.positions:
+        if type(values[i]) is int:
+            return int(values[i])
+    return max((cached_tokens(cache) for cache in caches_among(roles, values)), default=UNKNOWN)
+
+
+def cached_tokens(cache: Any) -> int:
+    """How many tokens a cache holds, by its shapes or a number of its own; -1: they do not tell. A
+    static one is as long as it will ever be, and keeps its number in a tensor."""
+    if isinstance(cache, (list, tuple, dict)):
+        first = next(_tensors(cache), None)
+        return _size(first, -2) if first is not None and first.dim() >= 3 else UNKNOWN
+    layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", None)
+    if not isinstance(layers, list):
+        return UNKNOWN
+    return next((n for layer in layers[:8] if (n := _layer_tokens(layer)) >= 0), UNKNOWN)
+
+
+def _layer_tokens(layer: Any) -> int:
+    counted = getattr(layer, "cumulative_length", None)
+    if type(counted) is int:  # of a window, which keeps its last tokens alone
+        return counted
+    keys = getattr(layer, "keys", None)
+    if not isinstance(keys, torch.Tensor) or getattr(layer, "is_compileable", False):
+        return UNKNOWN
+    return _size(keys, -2) if keys.dim() >= 3 else UNKNOWN
 
 
 def cache_state(cache: Any, seen: SeenCaches) -> int:

@@ -132,7 +132,7 @@ class _Thread(threading.local):
 class RootCalls:
     """The `root_calls` table while it grows: some integers a call, in one array."""
 
-    WIDTH = 14
+    WIDTH = 15
 
     def __init__(self) -> None:
         self._rows = array("q")
@@ -220,6 +220,7 @@ class RootCalls:
                 call.trains,
                 call.fills(output),
                 call.callers,
+                facts.past,
             )
         )
         return end_ns
@@ -256,6 +257,7 @@ class RootCalls:
                 "trains": rows[:, 11],
                 "fills": rows[:, 12],
                 "callers": [callers[i] for i in rows[:, 13]],
+                "past": rows[:, 14],
             },
         )
 

@@ -25,6 +25,7 @@ RULES: tuple[str, ...] = (
     "warmup.first_use",
     "loop.evaluation",
     "loop.between",
+    "loop.draft",
     "training.recompute",
     "cache.absent",
     "cache.copied",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracer.analysis import DECODING
+
 _WEIGHTS_DECODE = (
     "Decode reads all of these weights for each token: a larger batch or quantized weights pay most"
 )
@@ -114,7 +116,7 @@ IDLE_ADVICE: Mapping[str, str] = {
 
 def part_advice(group: str, part: str, phase: str) -> str | None:
     """What to change about this part, None when nothing general can be said."""
-    if phase == "decode" and (group, part) in PART_ADVICE_DECODE:
+    if phase in DECODING and (group, part) in PART_ADVICE_DECODE:
         return PART_ADVICE_DECODE[group, part]
     if group == "communication":
         return COMMUNICATION_ADVICE

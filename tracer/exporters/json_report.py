@@ -182,14 +182,15 @@ def _steps(analysis: Analysis) -> list[dict[str, Any]]:
     measured = analysis.accounted
     sums = step_sums(analysis).tolist() if measured else [None] * len(steps)
     columns = ("name", "phase", "start_ns", "wall_ns", "busy_ns", "warmup", "batch", "tokens")
-    rows = zip(*(steps[name].tolist() for name in columns), strict=True)
+    rows = zip(*(steps[name].tolist() for name in (*columns, "kept")), strict=True)
     listed: list[dict[str, Any]] = []
     for index, (row, groups) in enumerate(zip(rows, sums, strict=True)):
-        step: dict[str, Any] = {"index": index, **dict(zip(columns, row, strict=True))}
+        step: dict[str, Any] = {"index": index, **dict(zip(columns, row, strict=False))}
         step["phase"] = step["phase"] or None
         step["busy_ns"] = step["busy_ns"] if measured else None
         step["batch"] = _known(step["batch"])
         step["tokens"] = _known(step["tokens"])
+        step["kept_tokens"] = _known(row[-1])
         step["breakdown"] = dict(zip(GROUPS, groups, strict=True)) if groups else None
         listed.append(step)
     return listed

@@ -46,7 +46,11 @@ _TIME_TITLES = ("median", "p95", "steps", "tok/s")
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
 ANNOUNCING = "t.step() or record_function announces them"
-_SHORT = {"preparation": "prepare", "gradient_communication": "grad comm"}
+_SHORT = {
+    "preparation": "prepare",
+    "gradient_communication": "grad comm",
+    "draft prefill": "d. prefill",
+}
 _SHARE_QUANTA = 1000  # tenths of a percent
 _LEVEL_WIDTH = 20  # a column of times and one of shares
 _LABEL_WIDTH = 20  # the longest part, indented

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis import CALLS, Analysis
+from tracer.analysis import CALLS, Analysis, until_next
 from tracer.exporters.format import counted, duration_text, percent_text
 from tracer.exporters.levels import has_steps, steps_of
 from tracer.exporters.names import inert
@@ -88,13 +88,11 @@ def outside_sentence(analysis: Analysis) -> str:
 
 
 def period_ns(analysis: Analysis, phase: str) -> int | None:
-    """The median time from the start of a step to that of the next of its phase."""
-    starts = analysis.steps["start_ns"].to_numpy()
+    """The median time from the start of a step to that of the next of its phase; calls of a draft
+    may lie between the two."""
     chosen = np.flatnonzero(steps_of(analysis, _UNNAMED.get(phase, phase)))
-    following = chosen[:-1][np.diff(chosen) == 1]
-    if not following.size:
-        return None
-    return int(np.median(starts[following + 1] - starts[following]))
+    until = until_next(analysis.steps, chosen)
+    return int(np.median(until[until > 0])) if (until > 0).any() else None
 
 
 def turns_ns(analysis: Analysis) -> NDArray[np.int64]:
@@ -142,6 +140,7 @@ def _what_steps_hold(analysis: Analysis) -> str:
         step, between = "a call of the model", "calls, such as a backward pass,"
     else:
         example = "sampling" if "decode" in phases else "sampling or preparing the next batch"
+        example = "those of a draft" if "draft" in phases else example
         step, between = "a call of the model", f"calls, such as {example},"
     # Detail `light` sees no ranges.
     light = analysis.trace.meta.detail == "light"

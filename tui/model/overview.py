@@ -62,7 +62,11 @@ from tracer.tui.session import Session
 
 WIDE = 100
 _LABEL = 11
-_SHORT = {"preparation": "prepare", "gradient_communication": "grad comm"}
+_SHORT = {
+    "preparation": "prepare",
+    "gradient_communication": "grad comm",
+    "draft prefill": "d. prefill",
+}
 _TITLES = ("median", "p95", "steps", "tok/s")
 _NARROW = 76
 _CHART_LABEL = 10
@@ -326,7 +330,7 @@ def _phase_bars(facts: Facts) -> Iterator[PhaseBar]:
     for level in facts.levels:
         name = level.phase or "step"
         query = f"phase:{level.phase}" if level.phase else ""
-        yield PhaseBar(name, level, whole.get(name), query)
+        yield PhaseBar(_SHORT.get(name, name), level, whole.get(name), query)
         for phase in analysis.phases:
             if phase.part_of == name:
                 part = phase.name.removeprefix(f"{name}.")
