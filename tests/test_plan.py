@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -226,22 +228,104 @@ def test_precision_of_a_checkpoint(extra: dict[str, Any], precision: str) -> Non
     ("name", "found"),
     [
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100", "H100 SXM"),
         ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 80GB HBM2e", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H100 64GB HBM2", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("NVIDIA H200", "H200"),
-        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA H20-3e", None),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
+        ("NVIDIA GB200", "GB200"),
+        ("NVIDIA GB300", "GB300"),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB"),
-        ("NVIDIA A100-SXM4-40GB", None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA H100 NVL", None),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA L40", None),
-        ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("NVIDIA A100-SXM-64GB", None),
+        ("NVIDIA A100X", None),
+        ("GRID A100-10C", None),
+        ("NVIDIA A10", "A10"),
         ("NVIDIA A10G", None),
+        ("NVIDIA A10-24Q", None),
+        ("NVIDIA A30", "A30"),
+        ("NVIDIA A40", "A40"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM 16GB"),
+        ("Tesla V100-SXM2-32GB", "V100 SXM 32GB"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe 16GB"),
+        ("Tesla V100-SXM3-32GB", None),
+        ("Tesla V100S-PCIE-32GB", None),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S-48Q", None),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("Quadro RTX 6000", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", None),
+        ("NVIDIA GeForce RTX 5090", "RTX 5090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090"),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+        ("AMD Instinct MI250X", "MI250X GCD"),
+        ("AMD Instinct MI250X / MI250", None),
+        ("AMD Instinct MI355X", "MI355X"),
+        ("AMD Instinct MI210", "MI210"),
+        ("Tesla T4", None),
+        ("", None),
     ],
 )
 def test_names_that_drivers_give(name: str, found: str | None) -> None:
     gpu = match_gpu(name)
     assert (gpu.name if gpu else None) == found
+
+
+@pytest.mark.parametrize("gpu", gpu_table(), ids=lambda gpu: gpu.name)
+def test_a_gpu_of_the_table_is_found_by_its_name(gpu: Gpu) -> None:
+    assert match_gpu(gpu.name) == match_gpu(gpu.name.lower().replace(" ", "")) == gpu
+    assert match_gpu(f"AMD Instinct {gpu.name}") == match_gpu(f"NVIDIA {gpu.name}") == gpu
+    assert match_gpu(f"NVIDIA {gpu.name} Laptop GPU") is None
+    assert gpu.memory_bytes and gpu.bandwidth_bytes_per_s
+    # Dense: no GPU multiplies in 8 bit more than twice as fast as in 16.
+    assert (gpu.fp8_flops_per_s or 0) <= 2.03 * (gpu.bf16_flops_per_s or 0)
+
+
+def test_each_row_of_the_table_names_where_it_is_from() -> None:
+    text = files("tracer.sizing").joinpath("gpus.csv").read_text("utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == len(gpu_table()) > 30
+    assert all("https://" in row["source"] and None not in row for row in rows)
+    names = [name for row in rows for name in (row["name"], *row["aliases"].split(";")) if name]
+    assert len({name.lower().replace(" ", "") for name in names}) == len(names)
+
+
+def test_a_gpu_without_a_peak_rate_gets_the_floor_of_its_memory_alone() -> None:
+    found = device(LLAMA_8B, "V100")
+    assert found.prefill is None
+    assert found.decode[0].limit.bound == "memory"
+    assert floor_ns(found) == pytest.approx(16_060_522_496 / 900, abs=1)
+
+
+def test_rates_of_thousands_are_written_out(capsys: pytest.CaptureFixture[str], llama: str) -> None:
+    assert "B300: 270 GB, 7,700 GB/s, 2,250 TFLOP/s bf16, 4,500 fp8" in _run(
+        capsys, llama, "--gpu", "B300"
+    )
+
+
+def test_a_name_that_is_not_in_the_table_gets_a_near_one() -> None:
+    with pytest.raises(UsageError, match=r"B301: not in the GPU table \(did you mean B300\?\)"):
+        named_gpu("B301")
 
 
 def test_every_figure_has_a_formula(tmp_path: Path) -> None:
@@ -317,7 +401,8 @@ def test_without_a_gpu_the_table_is_compared(
     monkeypatch.setattr(plan_making, "gpu_here", lambda: None)
     text = _run(capsys, llama)
     assert all(gpu.name in text for gpu in gpu_table())
-    assert "fits 11 of the 11 GPUs, from 24 GB." in " ".join(text.split())
+    known = len(gpu_table())
+    assert f"fits {known - 2} of the {known} GPUs, from 24 GB." in " ".join(text.split())
 
 
 def test_the_gpu_here_is_the_one_the_driver_names(tmp_path: Path) -> None:

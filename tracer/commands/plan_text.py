@@ -206,7 +206,7 @@ def _rates(device: DevicePlan) -> str:
     if gpu.bandwidth_bytes_per_s is not None:
         facts.append(f"{gpu.bandwidth_bytes_per_s / GB:,.0f} GB/s")
     if gpu.bf16_flops_per_s is not None:
-        facts.append(f"{gpu.bf16_flops_per_s / TERA:,.3g} TFLOP/s bf16")
+        facts.append(f"{gpu.bf16_flops_per_s / TERA:,.4g} TFLOP/s bf16")
     if gpu.fp8_flops_per_s is not None:
         facts.append(f"{gpu.fp8_flops_per_s / TERA:,.4g} fp8")
     return f"{', '.join(facts)} ({gpu.basis})"

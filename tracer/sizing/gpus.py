@@ -10,9 +10,19 @@ from functools import lru_cache
 from importlib.resources import files
 
 from tracer.errors import UsageError
+from tracer.near import hint
 
 GB = 1_000_000_000
 TERA = 1_000_000_000_000
+# Words of a driver's name that tell no card from another. An SXM3 module has another memory than
+# the SXM2 module of its name.
+_SOCKETS = frozenset(("sxm", "sxm2", "sxm4", "sxm5", "sxm6", "oam"))
+_SAME_CARD = frozenset(
+    (
+        *("nvidia", "geforce", "tesla", "amd", "instinct", "gpu", "graphics", "generation"),
+        *("edition", "ac", "vf", "hbm2", "hbm2e", "hbm3", "hbm3e"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,9 @@ class Gpu:
 
 @lru_cache(maxsize=1)
 def gpu_table() -> tuple[Gpu, ...]:
-    """The GPUs known by name. Memory is the nominal gigabytes, which each such card has at least
-    when ECC and the driver took their share."""
+    """The GPUs known by name, each from the source that its row names. Memory is the nominal
+    gigabytes, which each such card has at least when ECC and the driver took their share. Rates are
+    dense, in GeForce cards those with FP32 accumulation, as frameworks ask for it."""
     return tuple(_gpu(row) for row in _rows())
 
 
@@ -71,39 +82,37 @@ def _plain(name: str) -> str:
 
 def match_gpu(name: str) -> Gpu | None:
     """The GPU of the table with this name, a common short form, or a driver's long one."""
-    wanted = _plain(name)
+    wanted, words = _plain(name), _words(name)
     for row in _rows():
         names = [row["name"], *filter(None, row["aliases"].split(";"))]
         if wanted in {_plain(known) for known in names}:
             return _gpu(row)
-    words = set(re.findall(r"[a-z0-9]+", name.lower()))
-    usable = [row for row in _rows() if _is_model(row["name"], words) and _same_form(row, wanted)]
+    usable = [row for row in _rows() if _is_called(row, words)]
     return _gpu(usable[0]) if len(usable) == 1 else None
 
 
-def _is_model(known: str, words: set[str]) -> bool:
-    """Whether the words of a driver's name hold the model of the table: `H100`, `RTX 4090`."""
-    model = re.sub(r"\b(sxm|pcie|\d+gb)\b", "", known.lower()).split()
-    return set(model) <= words
+def _is_called(row: Mapping[str, str], words: set[str]) -> bool:
+    """Whether a driver's name means this row: it has all words of the model, and no other that
+    may mean another card, such as `PCIe`, `Laptop`, `D`, a memory of another size, or a share of
+    the card (`MIG 1g.10gb`, `24Q`)."""
+    memory = f"{row['memory_gb']}gb"
+    model = _words(row["name"]) - {memory}
+    return model <= words <= model | _SAME_CARD | {memory}
 
 
-def _same_form(row: Mapping[str, str], wanted: str) -> bool:
-    """A PCIe card is another GPU than the SXM module, and another memory another card."""
-    known = _plain(row["name"])
-    told = re.findall(r"pcie|nvl|40gb|64gb|96gb|ada|laptop|super|mobile|mig", wanted)
-    if "pcie" in known and "pcie" not in wanted:
-        return False
-    return all(form in known for form in told)
+def _words(name: str) -> set[str]:
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    return {word for word in words if word not in _SOCKETS}
 
 
 def named_gpu(name: str) -> Gpu:
     """Like `match_gpu`, but an unknown name is a wrong argument."""
     found = match_gpu(name)
     if found is None:
-        known = ", ".join(gpu.name for gpu in gpu_table())
+        near = hint(name, [gpu.name for gpu in gpu_table()])
         raise UsageError(
-            f"{name}: not in the GPU table ({known}); give --gpu-memory, --bandwidth and --flops, "
-            "or --measure on the machine",
+            f"{name}: not in the GPU table{near} (`tracer plan -h` lists it); give --gpu-memory, "
+            "--bandwidth and --flops, or --measure on the machine",
             rule="plan.gpu",
         )
     return found
