@@ -14,6 +14,8 @@ from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.steps.finder import capture_ranges
 from tracer.events import Trace
 
+_OF_ANY_TOOL = ("threads", "sequences", "devices", "copies")
+
 
 def keep_rows(trace: Trace, keep: NDArray[np.bool_]) -> Trace:
     """The trace with these events alone, its side tables renumbered."""
@@ -35,6 +37,14 @@ def without_host_evidence(trace: Trace) -> Trace:
     """No operators, module ranges or frames: launches, annotations and device work are left."""
     kinds = trace.events["kind"].astype(str).to_numpy()
     return keep_rows(trace, ~np.isin(kinds, ["operator", "module", "frame"]))
+
+
+def without_modules(trace: Trace) -> Trace:
+    """As other tools write it: operators, launches and device work, and nothing of modules."""
+    kinds = trace.events["kind"].astype(str).to_numpy()
+    kept = keep_rows(trace, ~np.isin(kinds, ["module", "frame"]))
+    tables = {name: table for name, table in kept.tables.items() if name in _OF_ANY_TOOL}
+    return replace(kept, tables=tables, meta=replace(kept.meta, facts={}, extra={}))
 
 
 def device_alone(trace: Trace) -> Trace:

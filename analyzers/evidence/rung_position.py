@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
 from tracer.analyzers.evidence.attribution import HOW_CODE, OPEN, Attribution
+from tracer.analyzers.evidence.operator_order import as_on_device, fill_silent, silent
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.side_streams import fill_side_streams
 from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
@@ -32,7 +33,7 @@ _GLUE = ("COPY", "CAT", "FILL", "ADD", "EXP", "ELEMENTWISE")
 
 def by_position(work: Work, roles: Roles, out: Attribution) -> None:
     """Fill what the place in the layer tells."""
-    if work.cpu_only or not out.open.size:
+    if not out.open.size:
         return
     sequences = launch_sequences(work, out, _FORWARD)
     solved = [(rows, _solve(work, out, rows)) for rows in sequences]
@@ -42,8 +43,10 @@ def by_position(work: Work, roles: Roles, out: Attribution) -> None:
     out.patterns += sorted(found, key=lambda p: p.attention_calls * p.passes, reverse=True)
     if out.patterns:
         _beside(work, out, solved)
+        fill_silent(work, out, _FORWARD)
         _follow_forward(work, out)
         _fill_between(work, out)
+        fill_silent(work, out, _BACKWARD)
     else:
         out.notes += _too_few(work, out, sum(solution.cores for _, solution in solved))
 
@@ -84,11 +87,12 @@ def _too_few(work: Work, out: Attribution, cores: int) -> list[Note]:
 
 def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) -> list[Longs]:
     """Rows of device work of these directions in order, for each stream of each device; no copies
-    from or to the host."""
+    from or to the host. On a CPU what operators compute, for each thread."""
     events = work.trace.events
     device = events["device"].to_numpy()[work.event]
-    stream = events["stream"].to_numpy()[work.event]
-    rows = np.flatnonzero((work.work_class != TRANSFER_CLASS) & np.isin(out.direction, directions))
+    stream = events["thread" if work.cpu_only else "stream"].to_numpy()[work.event]
+    of_order = (work.work_class != TRANSFER_CLASS) & ~silent(work)
+    rows = np.flatnonzero(of_order & np.isin(out.direction, directions))
     order = np.lexsort((work.trace.start_ns[work.event[rows]], stream[rows], device[rows]))
     rows = rows[order]
     edges = np.flatnonzero((np.diff(device[rows]) != 0) | (np.diff(stream[rows]) != 0)) + 1
@@ -98,6 +102,8 @@ def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) 
 def _letters(work: Work, out: Attribution, rows: Longs) -> NDArray[np.uint8]:
     table = np.array([ord(letter_of(name)) for name in work.names], dtype=np.uint8)
     letters: NDArray[np.uint8] = table[work.name_code[rows]]
+    if work.cpu_only:
+        letters = as_on_device(work, letters, rows)
     core = (out.bucket[rows] == BUCKET_CODE["attention", "core"]) & (
         out.how[rows] != HOW_CODE["name"]
     )

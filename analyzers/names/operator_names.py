@@ -20,6 +20,14 @@ VIEWS = frozenset(
      "narrow", "chunk", "split", "split_with_sizes", "unbind", "flatten", "unflatten", "ravel",
      "unfold", "diagonal", "as_strided", "alias", "detach"}
 )  # fmt: skip
+# And those that make room for a tensor, read a number of it or convert what is converted already:
+# on a device they launch nothing.
+COMPUTING_NOTHING = VIEWS | {
+    "empty", "empty_like", "empty_strided", "new_empty", "to", "_to_copy", "item", "resize_",
+    "_local_scalar_dense", "is_nonzero", "detach_", "lift_fresh", "scalar_tensor", "result_type",
+    "contiguous", "type_as", "set_", "unsafe_split", "unsafe_chunk", "view_as_complex",
+    "view_as_real", "conj", "resolve_conj", "resolve_neg", "real", "imag", "set_data",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
