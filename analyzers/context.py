@@ -26,6 +26,7 @@ class StepPlan:
     end_ns: Longs
     work_step: Longs
     found: bool  # False: no step was recognised and the window stands for one
+    cut_off: int = 0  # steps within which the recording ended
 
     @property
     def found_steps(self) -> list[HostStep]:

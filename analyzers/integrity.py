@@ -11,14 +11,16 @@ from tracer.analyzers.facts.work import Work
 from tracer.analyzers.gaps import Gaps
 from tracer.analyzers.intervals import NONE
 from tracer.analyzers.tables import checking_drafts
-from tracer.analyzers.wording import milliseconds
+from tracer.analyzers.wording import counted, milliseconds
 from tracer.events import Note
 
 # What may not be idle at all is worth a note from this share of the idle on.
 _LITTLE_IDLE = 0.05
 
 
-def integrity_notes(work: Work, steps: pd.DataFrame, gaps: Gaps) -> tuple[Note, ...]:
+def integrity_notes(
+    work: Work, steps: pd.DataFrame, gaps: Gaps, cut_off: int = 0
+) -> tuple[Note, ...]:
     """Notes on what was recorded and what was not."""
     notes = [
         *_device_notes(work),
@@ -26,6 +28,7 @@ def integrity_notes(work: Work, steps: pd.DataFrame, gaps: Gaps) -> tuple[Note, 
         *_orphan_notes(work),
         *(() if work.kernels_missing else _queue_notes(gaps)),
         *_clock_notes(work),
+        *_cut_off_notes(cut_off),
         *_step_notes(steps),
     ]
     return tuple(notes)
@@ -102,6 +105,17 @@ def _step_notes(steps: pd.DataFrame) -> list[Note]:
         said = "no step was recognised: the window is reported as one step"
         return [Note("trace.no_steps", said)]
     return _draft_notes(steps)
+
+
+def _cut_off_notes(cut_off: int) -> list[Note]:
+    """Steps within which the recording ended."""
+    if not cut_off:
+        return []
+    text = (
+        f"the recording ended within {counted(cut_off, 'step')}: what was seen there is in no "
+        "step, or, where there is no other, in one whose tokens a second are not told"
+    )
+    return [Note("trace.step_cut_off", text, cut_off)]
 
 
 def _draft_notes(steps: pd.DataFrame) -> list[Note]:

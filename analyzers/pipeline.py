@@ -86,8 +86,8 @@ def _understand(trace: Trace) -> tuple[Context, Slices]:
     which the tables are made."""
     work = work_of(trace)
     host, launches, lanes = work.host, work.launches, lanes_of(work)
-    steps = whole_steps(trace, launches, find_steps(trace, host, launches))
-    plan = plan_steps(work, lanes, steps)
+    whole = whole_steps(trace, launches, find_steps(trace, host, launches))
+    plan = replace(plan_steps(work, lanes, whole.steps), cut_off=whole.cut_off)
     attribution, roles = attribute(
         work,
         plan.work_step,
@@ -219,7 +219,7 @@ def assemble(context: Context, busy: Slices) -> Analysis:
         notes=work.trace.notes
         + work.notes
         + tuple(context.attribution.notes)
-        + integrity_notes(work, steps if plan.found else steps[:0], context.gaps),
+        + integrity_notes(work, steps if plan.found else steps[:0], context.gaps, plan.cut_off),
         observer=(observer := observe(work.trace, steps, charges)),
         observer_reason=not_observed(work.trace, observer),
         memory=memory_of(work.trace),

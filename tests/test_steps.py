@@ -200,3 +200,73 @@ def test_a_range_that_trains_has_the_tokens_of_the_calls_in_it_that_learn() -> N
     steps = analyze(maker.build(detail="modules", source_kind="live")).steps
     assert steps["phase"].tolist() == ["training"] * 3
     assert steps[["batch", "tokens"]].to_numpy().tolist() == [[8, 64]] * 3
+
+
+def loop_of_ranges(steps: int, launches: int, with_rows: int) -> TraceMaker:
+    """Engine steps of four sequences, a launch every 10 us. with_rows: launches of the last step
+    whose work was recorded."""
+    maker = TraceMaker()
+    for step in range(steps):
+        at = 1000 * step
+        maker.annotation("execute_context_0(0)_generation_4(4)", at, 900)
+        for i in range(launches if step + 1 < steps else with_rows):
+            maker.launch("k", start=at + 10 * i, run=(at + 10 * i + 5, at + 10 * i + 9))
+        for i in range(with_rows, launches if step + 1 == steps else 0):
+            maker.host("runtime", "cudaLaunchKernel", at + 10 * i, 2, correlation=90_000 + i)
+    return maker
+
+
+def cut_off(analysis: Analysis) -> int:
+    return sum(note.count or 0 for note in analysis.notes if note.rule == "trace.step_cut_off")
+
+
+@pytest.mark.parametrize(("with_rows", "whole"), [(40, 4), (37, 4), (20, 3), (1, 3)])
+def test_a_step_whose_work_had_not_run_when_the_recording_ended(with_rows: int, whole: int) -> None:
+    analysis = analyze(loop_of_ranges(4, 40, with_rows).build())
+    assert (len(analysis.steps), cut_off(analysis)) == (whole, 4 - whole)
+    assert analysis.phases[0].tokens_per_second == pytest.approx(4 / 900e-6, rel=0.01)
+    check_sums(analysis)
+
+
+def test_a_range_that_the_recording_ended_in_is_no_step() -> None:
+    maker = loop_of_ranges(3, 40, 40)
+    last = maker.annotation("execute_context_0(0)_generation_4(4)", 3000, 200)
+    maker.side("unfinished", last, finished="false")
+    analysis = analyze(maker.build())
+    assert (len(analysis.steps), cut_off(analysis)) == (3, 1)
+    # What was left open long before says nothing of the steps that others follow.
+    maker = loop_of_ranges(3, 40, 40)
+    maker.side("unfinished", maker.annotation("epoch", 100, 3000), finished="false")
+    assert len(analyze(maker.build()).steps) == 3
+
+
+def test_of_one_step_that_was_cut_off_no_tokens_a_second_are_told() -> None:
+    maker = TraceMaker()
+    step = maker.annotation("execute_context_0(0)_generation_4(4)", 0, 200)
+    maker.side("unfinished", step, finished="false")
+    maker.launch("k", start=10, run=(15, 20))
+    analysis = analyze(maker.build())
+    assert steps(analysis) == [("engine", "decode", 4, -1)] and cut_off(analysis) == 1
+    assert analysis.phases[0].tokens_per_second is None
+
+
+def test_tokens_of_a_step_that_learns_from_several_passes() -> None:
+    """Of the embedding that each pass begins with; not of another table, nor of one looked up
+    again in the same pass."""
+    maker = TraceMaker()
+    for step in range(2):
+        maker.annotation(f"ProfilerStep#{step}", 10_000 * step, 9_000)
+        for start, name, table in (
+            (0, "aten::embedding", [100, 8]),
+            (100, "aten::embedding", [64, 8]),
+            (200, "aten::embedding", [100, 8]),
+            (300, "autograd::engine::evaluate_function: MmBackward0", None),
+            (400, "aten::embedding", [64, 8]),
+            (1000, "aten::embedding", [100, 8]),
+            (1300, "autograd::engine::evaluate_function: MmBackward0", None),
+        ):
+            row = maker.operator(name, 10_000 * step + 10 + start, 50)
+            if table is not None:
+                shapes = str([table, [2, 16]])
+                maker.side("shapes", row, input_shapes=shapes)
+    assert steps(analyze(maker.build())) == [("profiler_step", "training", 4, 64)] * 2

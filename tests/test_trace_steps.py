@@ -502,3 +502,29 @@ def test_callers_are_the_lines_of_the_user() -> None:
     assert (file, function) == (code.co_filename, code.co_name)
     assert line == code.co_firstlineno + 3
     assert "calls_of" in [function for _, _, function in around]
+
+
+def test_a_step_in_which_the_limit_was_reached_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last range is open then: the profiler tells that it ends with the recording."""
+    import tracer.live.capture as capture
+
+    model, ids = OwnModel(64), prompt(2, 8)
+    reached: list[int] = []
+
+    def reach(self: Any, now_ns: int) -> None:
+        reached.append(now_ns)
+        if len(reached) == 6:
+            self._reach_limit("so many calls", "calls")
+
+    monkeypatch.setattr(capture.Capture, "_look_at_limits", reach)
+    with trace() as t:
+        for _ in range(4):
+            with torch.profiler.record_function("train_step"):
+                for _ in range(4):
+                    model(ids).mean().backward()
+                torch.optim.SGD(model.parameters(), lr=0.1).step()
+    steps = t.analysis.steps
+    assert steps["tokens"].tolist() == [4 * 2 * 8]
+    assert [note.count for note in t.analysis.notes if note.rule == "trace.step_cut_off"] == [1]
+    (phase,) = (phase for phase in t.analysis.phases if phase.name == "training")
+    assert phase.tokens_per_second == pytest.approx(64e9 / int(steps["wall_ns"].iloc[0]))

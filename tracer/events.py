@@ -87,6 +87,8 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "source": "text",
             "target": "text",
         },
+        # Ranges of the host within which the recording ended: their ends are its own.
+        "unfinished": {"event": "int64", "finished": "text"},
         # Kernels and copies of a graph replay, where the format names the node.
         "graph_nodes": {"event": "int64", "graph": "int64", "node": "int64"},
         # Launch geometry of kernels: products of grid and block; -1 when not recorded.

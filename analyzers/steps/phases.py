@@ -36,8 +36,7 @@ def content_facts(trace: Trace, ranges: Sequence[tuple[int, int]]) -> list[Conte
     out = []
     for start, end in ranges:
         if _any_within(learning, start, end):
-            batch, tokens = _embedded(shapes, start, end)
-            out.append(ContentFacts("training", batch, tokens))
+            out.append(ContentFacts("training", *_learned_from(shapes, learning, start, end)))
         else:
             out.append(_inference_facts(shapes, start, end))
     return out
@@ -94,6 +93,23 @@ def _inference_facts(shaped: _Shaped, start: int, end: int) -> ContentFacts:
             return ContentFacts("prefill", own_batch, own_tokens)
         return ContentFacts("forward", own_batch, own_tokens)
     return ContentFacts("", batch, tokens)
+
+
+def _learned_from(shaped: _Shaped, learning: Longs, start: int, end: int) -> tuple[int, int]:
+    """Batch and tokens of all passes that a step learns from: of the embedding that the first pass
+    begins with, once in each pass, which begins after learning from the one before."""
+    first, last = np.searchsorted(shaped.start_ns, [start, end]).tolist()
+    table, passed = None, -1
+    batch, tokens = 0, 0
+    for row in range(first, last):
+        dims = _dims(shaped.shapes[row]) if shaped.embedding[row] else []
+        if len(dims) < 2 or len(dims[1]) != 2 or table not in (None, dims[0]):
+            continue
+        after = int(np.searchsorted(learning, shaped.start_ns[row]))
+        if table is None or after > passed:
+            batch, tokens = batch + dims[1][0], tokens + dims[1][0] * dims[1][1]
+        table, passed = dims[0], after
+    return (batch, tokens) if table is not None else (NONE, NONE)
 
 
 def _embedded(shaped: _Shaped, start: int, end: int) -> tuple[int, int]:

@@ -138,6 +138,8 @@ _HOST_RANGE = (
             ("kernel_kwargs", "arguments"),
         ],
     ),
+    # false where the recording ended within the range, which is then told to end there.
+    Field("finished", "unfinished", "finished", "json"),
     *_COLLECTIVE,
 )
 
