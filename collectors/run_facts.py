@@ -63,12 +63,16 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
 def _configured(modules: Sequence[nn.Module]) -> nn.Module:
     """The model, or the first inside it that chose an attention: what is put around a model, as
     for LoRA, has a configuration of its own or none."""
-    chose = (m for m in modules if hasattr(vars(m).get("config"), "_attn_implementation"))
+    chose = (
+        m for m in modules if said(vars(m).get("config"), "_attn_implementation") is not None
+    )
     return next(chose, modules[0])
 
 
 def collect_facts(described: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The facts of a run with these models; one that is not known is None or absent."""
+    """The facts of a run with these models; one that is not known is None or absent. Empty is what
+    is known of a model that could not be described."""
+    described = [model for model in described if model]
 
     def first(name: str) -> Any:
         return next((model[name] for model in described if model[name] is not None), None)
@@ -99,6 +103,15 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total.most_common())
 
 
+def said(config: Any, name: str) -> Any:
+    """What a configuration says under a name; None where it says nothing. It is the program's code
+    that answers: where each layer has a value of its own, transformers raises."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # the border to the traced program
+        return None
+
+
 def _config(model: nn.Module) -> Any:
     return vars(unwrap(model)).get("config")
 
@@ -106,7 +119,7 @@ def _config(model: nn.Module) -> Any:
 def attention_implementation(models: Iterable[nn.Module]) -> str | None:
     """What the first model with a choice resolved to, however it was asked for."""
     for model in models:
-        resolved = getattr(_config(model), "_attn_implementation", None)
+        resolved = said(_config(model), "_attn_implementation")
         if isinstance(resolved, str):
             return resolved
     return None
@@ -116,7 +129,7 @@ def attention_requested(models: Iterable[nn.Module]) -> str | None:
     """What was asked for, as far as the result tells: transformers keeps no record of it, but it
     refuses by an error what it cannot do, and without a wish takes sdpa wherever a model can."""
     for model in models:
-        resolved = getattr(_config(model), "_attn_implementation", None)
+        resolved = said(_config(model), "_attn_implementation")
         if isinstance(resolved, str):
             if resolved not in ("sdpa", "eager"):
                 return resolved
@@ -197,7 +210,7 @@ def dtypes(parameters: Iterable[torch.Tensor]) -> dict[str, int]:
 
 def quantization(model: nn.Module, parameters: Iterable[torch.Tensor]) -> str | None:
     """How weights are quantized: the configuration's word, else the class of a packed weight."""
-    stated: Any = getattr(_config(model), "quantization_config", None)
+    stated: Any = said(_config(model), "quantization_config")
     if isinstance(stated, Mapping):
         method = stated.get("quant_method")
     else:
@@ -324,7 +337,7 @@ def model_facts(
 ) -> dict[str, Any]:
     """Size and shape of one model."""
     inner = unwrap(model)
-    shape = {name: _plain(getattr(config, name, None)) for name in _CONFIG_FIELDS}
+    shape = {name: _plain(said(config, name)) for name in _CONFIG_FIELDS}
     return {
         "type": type(inner).__name__,
         "parameters": sum(map(logical_numel, parameters)),

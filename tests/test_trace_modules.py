@@ -21,6 +21,7 @@ from tracer.collectors import torch_private
 from tracer.collectors.modules import module_ranges
 from tracer.collectors.modules.module_tree import ModuleTree, is_block, unwrap, walk
 from tracer.events import Trace
+from tracer.live import capture
 from tracer.tui.look import Look
 from tracer.tui.model.modules import build_modules, modules_table, shown_rows
 
@@ -49,6 +50,44 @@ def small() -> nn.Module:
 
 
 SMALL = {"module::::Sequential": 1, "module::0::Linear": 1, "module::1::ReLU": 1}
+
+
+class Stubborn:
+    """A configuration that has a value for each layer, and none for all."""
+
+    hidden_size = 8
+
+    @property
+    def num_attention_heads(self) -> int:
+        raise ValueError("each layer has its own")
+
+
+def test_a_configuration_that_does_not_answer_names_the_modules_all_the_same() -> None:
+    model = small()
+    model.config = Stubborn()  # type: ignore[assignment]
+    with trace(model) as t:
+        model(X)
+    assert ranges(t.trace) == SMALL
+    (described,) = t.trace.meta.facts["models"]
+    assert described["hidden_size"] == 8
+    assert "num_attention_heads" not in described
+    assert not [note for note in t.trace.notes if note.rule == "capture.failed"]
+
+
+def test_a_model_that_cannot_be_described_is_named_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(model: nn.Module) -> None:
+        raise LookupError("nothing is said")
+
+    monkeypatch.setattr(capture, "describe_model", fail)
+    model = small()
+    with trace(model) as t:
+        model(X)
+    assert ranges(t.trace) == SMALL
+    assert len(t.trace.table("root_calls")) == 1
+    (note,) = [note for note in t.trace.notes if note.rule == "capture.failed"]
+    assert "the description of a model failed: LookupError: nothing is said" in note.message
 
 
 # Names

@@ -206,12 +206,18 @@ class Capture:
             ranges=detail in ("modules", "full"),
             every_module=detail == "full",
             in_frames=detail in SWITCHES and SWITCHES[detail].stacks,
-            describe=describe_model,
+            describe=self._described,
         )
         with self._guarded("the names of modules"):
             if model is not None:
                 self._ranges.tree.add(model)
             self._ranges.start()
+
+    def _described(self, model: nn.Module) -> dict[str, Any]:
+        """The facts of a model; none of one whose own code fails when it is asked."""
+        with self._guarded("the description of a model"):
+            return describe_model(model)
+        return {}
 
     def _start_profiler(self) -> None:
         detail = self._options.detail
