@@ -41,6 +41,13 @@ MODELS = [
     Model("rwkv", ("RwkvSelfAttention",), ("RwkvFeedForward",)),
     Model("fnet", ("FNetFourierTransform",), ("FNetIntermediate", "FNetOutput")),
     Model("bitnet", ("BitNetAttention", "BitNetRotaryEmbedding"), ("BitNetMLP",)),
+    # Named after a norm, and with a loss in the name.
+    Model(
+        "roberta-prelayernorm",
+        ("RobertaPreLayerNormAttention",),
+        ("RobertaPreLayerNormIntermediate", "RobertaPreLayerNormOutput"),
+    ),
+    Model("yolos", ("YolosAttention",), ("YolosIntermediate", "YolosOutput")),
 ]
 
 NAMELESS_TOO = [model for model in MODELS if model.kind in ("bert", "bart", "t5", "bitnet")]
@@ -62,7 +69,7 @@ def group_of(path: str, types: dict[str, str], model: Model) -> str:
     around = [path.rsplit(".", cut)[0] if cut else path for cut in range(path.count(".") + 1)]
     words = [{types.get(place, ""), place.rpartition(".")[2]} for place in around]
     attends = any(word & set(model.attention) for word in words)
-    if "norm" in types.get(path, "").lower():
+    if types.get(path, "").lower().endswith("norm"):
         return "attention" if attends else "other"
     for word in words:
         for group in ("attention", "ffn"):
@@ -91,6 +98,8 @@ def misplaced(analysis: Analysis, model: Model, known: Analysis | None = None) -
 
 
 def inputs_of(model: Any) -> dict[str, Any]:
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.rand(2, 3, *model.config.image_size)}
     inputs = {"input_ids": torch.randint(3, 128, (2, 12))}
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = torch.randint(3, 128, (2, 4))

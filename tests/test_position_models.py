@@ -59,7 +59,9 @@ def small(kind: str, attention: str = "sdpa") -> Any:
     if kind not in transformers.CONFIG_MAPPING:
         pytest.skip(f"this version of transformers has no {kind}")
     known = transformers.AutoConfig.for_model(kind)
-    shape = {name: value for name, value in _SMALL.items() if hasattr(known, name)}
+    shape: dict[str, Any] = {n: value for n, value in _SMALL.items() if hasattr(known, n)}
+    if isinstance(getattr(known, "image_size", None), (list, tuple)):
+        shape["image_size"] = [_SMALL["image_size"]] * 2
     if hasattr(known, "kv_lora_rank") or kind == "falcon":
         shape = {**shape, "num_key_value_heads": 4}
         del shape["head_dim"]  # follows from other sizes

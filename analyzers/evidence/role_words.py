@@ -45,7 +45,8 @@ ACTIVATION = _words(
     r"|sigmoid|gelutanh|geluactivation|siluactivation|leakyrelu|prelu|elu)\w*$",
     r"activation$", r"^act(_fn|ivation(_fn)?)?$", r"andmul$",
 )  # fmt: skip
-LOSS = _words(r"loss", r"criterion", r"cross_?entropy")
+# A word of its own: the two letters of "Yolos" and the next word's first are none.
+LOSS = re.compile(r"Loss|LOSS|(?:^|_)loss|[Cc]riterion|[Cc]ross_?[Ee]ntropy")
 SAMPLER = _words(r"sampler", r"sampling")
 ADAPTER = _words(r"^lora_", r"^(lokr|hada|vera|oft|boft|ia3)_", r"^adapters?$", r"_adapter$")
 LINEAR = _words(r"linear", r"^conv1d$", r"^dense$", r"projection$", r"lora_[ab]")

@@ -105,7 +105,7 @@ def _named_role(tree: ModuleTree, row: int, children: list[list[int]]) -> str:
         return "norm"
     if MODULATION.search(_own_word(kind)) or MODULATION.search(name):
         return "norm"
-    if NORM.search(name) and not MIXES_OR_FEEDS.search(kind):
+    if NORM.search(name) and not MIXES_OR_FEEDS.search(kind) and not _is_model(tree, row, children):
         return "norm"
     if leaf and ACTIVATION.search(kind):
         return "activation"
@@ -182,6 +182,11 @@ def _holds_layers(tree: ModuleTree, row: int, children: list[list[int]]) -> bool
     if attention and feed:
         return True
     return any(_holds_layers(tree, child, children) for child in children[row])
+
+
+def _is_model(tree: ModuleTree, row: int, children: list[list[int]]) -> bool:
+    """Whether layers lie inside: a model may be called after its norms."""
+    return bool(children[row]) and _holds_layers(tree, row, children)
 
 
 def _holds_mixing(tree: ModuleTree, row: int, children: list[list[int]]) -> bool:
