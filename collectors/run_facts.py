@@ -63,9 +63,7 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
 def _configured(modules: Sequence[nn.Module]) -> nn.Module:
     """The model, or the first inside it that chose an attention: what is put around a model, as
     for LoRA, has a configuration of its own or none."""
-    chose = (
-        m for m in modules if said(vars(m).get("config"), "_attn_implementation") is not None
-    )
+    chose = (m for m in modules if said(vars(m).get("config"), "_attn_implementation") is not None)
     return next(chose, modules[0])
 
 

@@ -1,5 +1,6 @@
 """The ladder of evidence (DESIGN 5), best first: kind, a graph's capture, a compiler's provenance,
-module, operator, place in the layer pattern, name. Each rung fills what those above left open."""
+module, operator, place in a generation and in the layer pattern, name. Each rung fills what those
+above left open."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tracer.analyzers.evidence.capture_work import by_capture
 from tracer.analyzers.evidence.directions import find_directions
 from tracer.analyzers.evidence.roles import Roles, find_roles, with_saved_roles
 from tracer.analyzers.evidence.rung_compiled import by_compiled
+from tracer.analyzers.evidence.rung_generation import by_generation
 from tracer.analyzers.evidence.rung_graph import by_annotation, by_saved_graph
 from tracer.analyzers.evidence.rung_kind import by_kind
 from tracer.analyzers.evidence.rung_module import by_module
@@ -29,6 +31,7 @@ RUNGS: tuple[Rung, ...] = (
     by_module,
     by_annotation,
     by_operator,
+    by_generation,
     by_capture,
     by_position,
     by_name,

@@ -19,6 +19,7 @@ from tracer.analyzers.names.operator_names import operator_role
 
 # Where work stands in its attention block: bits of `place` in the decisions below.
 AFTER_CORE, AFTER_NEGATION = 1, 2
+_NEVER = np.iinfo(np.int64).max
 
 _KV_OPERATORS = (
     "aten::index_copy_",
@@ -141,19 +142,27 @@ def signature_of(roles: Roles, row: int) -> tuple[str, str]:
 
 
 def after_core(work: Work) -> Longs:
-    """1 where the attention core of the same module call began before this work did."""
+    """1 where the attention core of the same module call began before this work did; for a call
+    without one, that of the calls beside it."""
     is_core = np.array(
         [n.category == "attention" or n.token == "SOFTMAX" for n in work.names], dtype=bool
     )
     core = is_core[work.name_code] if is_core.size else np.zeros(work.event.size, dtype=bool)
     core = core | (operator_buckets(work) == BUCKET_CODE["attention", "core"])
     start = work.trace.start_ns[np.where(work.site == NONE, work.event, work.site)]
-    first = np.full(len(work.trace.events), np.iinfo(np.int64).max)
-    held = core & (work.module_event != NONE)
-    np.minimum.at(first, work.module_event[held], start[held])
-    began = np.where(work.module_event == NONE, np.iinfo(np.int64).max, first[work.module_event])
-    after: Longs = (start >= began).astype(np.int64)
+    around = take(work.tree.range_event, take(work.host.parent, work.module_event))
+    own = _first_start(core, work.module_event, start)
+    beside = _first_start(core, around, start)
+    after: Longs = (start >= np.where(own == _NEVER, beside, own)).astype(np.int64)
     return after
+
+
+def _first_start(mask: NDArray[np.bool_], call: Longs, start: Longs) -> Longs:
+    """When the first work of this kind began in the same call, for each piece of work."""
+    first = np.full(int(call.max(initial=NONE)) + 2, _NEVER)
+    held = mask & (call != NONE)
+    np.minimum.at(first, call[held], start[held])
+    return first[call]  # that of no call is the last
 
 
 def after_negation(work: Work) -> Longs:

@@ -215,9 +215,11 @@ class Capture:
 
     def _described(self, model: nn.Module) -> dict[str, Any]:
         """The facts of a model; none of one whose own code fails when it is asked."""
-        with self._guarded("the description of a model"):
+        try:  # no `_guarded`: this may run where a compiler looks, which takes no generator
             return describe_model(model)
-        return {}
+        except Exception as error:  # the border to the traced program
+            self._failed("the description of a model", error)
+            return {}
 
     def _start_profiler(self) -> None:
         detail = self._options.detail
