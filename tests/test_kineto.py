@@ -292,6 +292,17 @@ def test_collectives(tmp_path: Path, op: str, peer: int) -> None:
     }
 
 
+def test_ranges_that_were_open_at_the_end(tmp_path: Path) -> None:
+    """Some versions say of each range whether it had ended, others of those that had not."""
+    events = [
+        operator("ended", 10, 20, 5, finished=True),
+        operator("open", 40, 20, 6, finished=False),
+        operator("untold", 42, 2, 7),
+    ]
+    trace = read_kineto(kineto_file(tmp_path, events))
+    assert side(trace, "unfinished") == [{"event": 1, "finished": "false"}]
+
+
 def test_graph_nodes_only_of_work_in_a_graph(tmp_path: Path) -> None:
     events = [
         kernel("a", 1, 1, 5, graph_id=3, graph_node_id=12884901890),

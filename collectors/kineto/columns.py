@@ -405,9 +405,16 @@ def _fold_waits(_c: Columns, values: Values, _o: Ints, _e: pd.DataFrame) -> Valu
     return values
 
 
+def _fold_unfinished(_c: Columns, values: Values, _o: Ints, _e: pd.DataFrame) -> Values:
+    """Some versions say of each range that it had ended."""
+    still_open = values["finished"] == "false"
+    return {column: taken[still_open] for column, taken in values.items()}
+
+
 _FOLDS: Mapping[str, Callable[[Columns, Values, Ints, pd.DataFrame], Values]] = {
     "copies": _fold_copies,
     "collectives": _fold_peer,
     "graph_nodes": _fold_graph_nodes,
+    "unfinished": _fold_unfinished,
     "waits": _fold_waits,
 }
