@@ -30,6 +30,7 @@ from tracer.analyzers.rules.moe import judge_moe
 from tracer.analyzers.rules.placement import judge_placement
 from tracer.analyzers.rules.quantized import judge_quantized
 from tracer.analyzers.rules.recompute import judge_recompute
+from tracer.analyzers.rules.recurrence import judge_recurrence
 from tracer.analyzers.rules.roofline import judge_headroom
 from tracer.analyzers.rules.sync import judge_allocator, judge_waits
 from tracer.events import Trace
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     judge_matmul,
     judge_quantized,
     judge_moe,
+    judge_recurrence,
     judge_placement,
     judge_communication,
     judge_compile,

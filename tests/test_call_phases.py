@@ -54,6 +54,13 @@ def test_drafts_of_a_generation_are_checked_in_decode_steps(
     assert letters(*one(*tokens)) == wanted
 
 
+def test_a_state_that_does_not_tell_whether_it_is_filled() -> None:
+    """The state of a recurrence has the same shape before and after."""
+    calls = [("m", 40, 0), ("m", 1, -1), ("m", 1, 1)]
+    assert letters(*calls) == "pdd"
+    assert letters(("m", 1, 0), ("m", 1, -1)) == "pd"
+
+
 def test_outside_a_generation_a_prompt_may_follow_decoding() -> None:
     assert letters(*one(40, 1, 1, 30, 1), generation=-1) == "pddpd"
 

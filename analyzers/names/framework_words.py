@@ -17,6 +17,11 @@ from tracer.findings import Finding
 # The first pattern that fits decides.
 _RULES: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
+        "fallback.mixer": re.compile(
+            r"mamba|causal.?conv1d|selective.?(scan|state)|flash.?linear.?attention|delta.?rule"
+            r"|\brwkv|\bmlstm|\bssm\b|linear attention",
+            re.I,
+        ),
         "fallback.moe": re.compile(r"\bmoe\b|fused_?moe|\bexperts?\b", re.I),
         "fallback.compile": re.compile(
             r"cuda ?graphs?\b|graph break|recompil|torch\.compile|dynamo|inductor", re.I

@@ -154,7 +154,8 @@ def _within_generations(calls: Sequence[Call]) -> set[int]:
     found: set[int] = set()
     for mine in rows.values():
         after = mine[_prompt_calls([calls[i] for i in mine]) :]
-        found |= {i for i in after if calls[i].several}
+        # A cache whose shapes do not tell whether it is filled, as a state, is by then.
+        found |= {i for i in after if calls[i].several or calls[i].tokens == 1}
     return found
 
 

@@ -34,6 +34,7 @@ RULES: tuple[str, ...] = (
     "fallback.quantized_matmul",
     "fallback.compile",
     "fallback.communication",
+    "fallback.mixer",
     "fallback.moe",
     "attention.backend",
     "device.cpu_tensor",
