@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.text import Text
+import pandas as pd
 
 from tracer.analysis import Analysis
 from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text
 from tracer.exporters.json_report import summed_collectives
 from tracer.rank_analysis import KindSums
 from tracer.tui.look import Look
-from tracer.tui.model.lines import DIM, Line, Target, heading, plain, wrapped
+from tracer.tui.model.lines import DIM, Line, Target, plain, wrapped
 from tracer.tui.model.places import Moment
-from tracer.tui.model.table import Column, Table, cut
+from tracer.tui.model.table import Column, Table
+from tracer.tui.model.titled import titled_lines
 from tracer.tui.session import Session
 
 _MOST = 20
@@ -121,26 +122,29 @@ def collective_lines(look: Look, index: CollectiveIndex, number: int, width: int
     """The costliest collectives of one operation and group; each leads to the timeline."""
     table = index.analysis.collectives
     rows = index.rows(number)
-    lines = [heading("COSTLIEST", "exposed   hidden    bytes  step", width)]
-    for row in rows[:_MOST]:
-        item = table.iloc[row]
-        size = int(item["bytes"])
-        step = int(item["step"])
-        numbers = (
-            f"{duration_text(int(item['exposed_ns'])):>9}{duration_text(int(item['overlapped_ns'])):>9}"
-            f"{UNKNOWN if size < 0 else bytes_text(size):>9}{UNKNOWN if step < 0 else step:>6}"
-        )
-        room = max(width - 4 - len(numbers), 6)
-        label = cut(_sequence(int(item["sequence"])), room)
-        text = Text(f"   {label.ljust(room)}{numbers}")
-        target = Target("timeline", Moment(work=int(item["work"])))
-        lines.append(Line(text, target, f"{item['op']} {item['group']}"))
+    lines = titled_lines(look, "COSTLIEST", _costliest_table(table.iloc[rows[:_MOST]]), width)
     if len(rows) > _MOST:
         lines.append(plain(f"   and {len(rows) - _MOST:,} more", DIM))
     if not index.compared:
         said = "wait and wire are not known from one rank alone: open the recordings of all ranks"
         lines += [plain(), *wrapped(said, width, style=DIM)]
     return lines
+
+
+def _costliest_table(collectives: pd.DataFrame) -> Table:
+    """A row for each of these calls."""
+    columns = ("sequence", "exposed_ns", "overlapped_ns", "bytes", "step", "work", "op", "group")
+    listed = (collectives[name].tolist() for name in columns)
+    numbers, exposed, hidden, sizes, steps, works, ops, groups = listed
+    shown = (
+        Column("call", "", [_sequence(number) for number in numbers], None, "left", flexible=True),
+        Column("exposed", "exposed", [duration_text(ns) for ns in exposed]),
+        Column("hidden", "hidden", [duration_text(ns) for ns in hidden], rank=3),
+        Column("bytes", "bytes", [_bytes(None if size < 0 else size) for size in sizes], rank=2),
+        Column("step", "step", [UNKNOWN if step < 0 else f"{step:,}" for step in steps], rank=1),
+    )
+    names = [f"{op} {group}" for op, group in zip(ops, groups, strict=True)]
+    return Table(shown, names, lambda row: Target("timeline", Moment(work=works[row])))
 
 
 def _sequence(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
@@ -44,15 +45,20 @@ def plain(text: str = "", style: Style | str = "") -> Line:
 
 
 def heading(title: str, note: str = "", width: int = 0) -> Line:
-    """The title of a part, with a note at the right edge; of a note that is too long the first
-    words go."""
+    """The title of a part, with a note at the right edge, as far as it fits."""
     line = Text(f" {title}", BOLD)
-    while width and len(title) + len(note) + 4 > width and note:
-        note = note.partition(" ")[2].lstrip()
+    note = shortened(note, width - len(title) - 4) if width else note
     if note:
         line.append(" " * max(width - line.cell_len - len(note) - 1, 2))
         line.append(note, Style(dim=True, bold=False))
     return Line(line)
+
+
+def shortened(text: str, room: int, between: Sequence[str] = (", ", "; ")) -> str:
+    """Text in at most so many cells: what is said last goes, clause by clause."""
+    while text and cell_len(text) > room:
+        text = text[: max(0, *(text.rfind(sign) for sign in between))]
+    return text
 
 
 def wrapped(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +58,8 @@ from tracer.tui.model.lines import (
 from tracer.tui.model.places import Filter, ModulePath, Moment
 from tracer.tui.model.signs import page_of
 from tracer.tui.model.steps import StepMarks, mark_steps
-from tracer.tui.model.table import Arrangement, cut, fit, row_line, title_line
+from tracer.tui.model.table import Column, Table, cut
+from tracer.tui.model.titled import titled_lines
 from tracer.tui.session import Session
 
 WIDE = 100
@@ -71,6 +73,7 @@ _TITLES = ("median", "p95", "steps", "tok/s")
 _NARROW = 76
 _CHART_LABEL = 10
 _WIDEST_COLUMN = 8
+_MOST_FLOORS = 6
 _FIRST_SENTENCE = re.compile(r".*?[.!?](?=\s|$)")
 
 
@@ -237,15 +240,16 @@ def _sheet(facts: Facts, look: Look, width: int, step: int, *, roomy: bool) -> S
 
 
 def _add_tables(sheet: Sheet, facts: Facts, look: Look, width: int) -> None:
-    right = [*_floor_lines(facts, look, width // 2), *_module_lines(facts, look, width // 2)]
-    if width < WIDE or not right:
+    middle = width // 2 if width >= WIDE else 0
+    room = width - middle
+    right = [*_floor_lines(facts, look, room), *_module_lines(facts, look, room)]
+    if not middle or not right:
         sheet.add("where", _where_lines(facts, look, width))
         sheet.add("modules", right)
         return
-    middle = width // 2
     sheet.beside(
         Block("where", _where_lines(facts, look, middle - 2), 0, middle - 2),
-        Block("modules", right, middle, width - middle),
+        Block("modules", right, middle, room),
     )
 
 
@@ -461,8 +465,10 @@ def _where_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     words = level_words(level)
     whole = facts.sign + column.scale.with_unit(level.per_step(level.total_ns))
     subject = words.one if level.middle else words.subject
-    head = heading(f"WHERE {whole} OF {subject.upper()} GO")
     room = max(width - GUTTER - 22, 12)
+    titles = (f"WHERE {whole} OF {subject.upper()} GO", f"WHERE {whole} GO", "WHERE")
+    # The title, the unit and the share each have their cells.
+    head = heading(next((title for title in titles if len(title) <= width - 15), titles[-1]))
     page = page_of(look, width)
     head.text.append(f"{column.scale.unit:>{max(width - 10 - head.text.cell_len, 4)}}", DIM)
     head.text.append(f"{'share':>10}", DIM)
@@ -503,15 +509,31 @@ def _floor_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     rows = [row for row in facts.analysis.roofline if row.get("measured_ns")]
     if not rows:
         return []
-    lines = [heading("FLOOR", f"{'floor':>9}{'now':>10}{'reached':>9}", width)]
-    for row in rows[:6]:
-        name = look.name(f"{row.get('phase') or ''} {row.get('part') or 'whole step'}".strip())
-        numbers = f"{duration_text(row.get('floor_ns')):>10}{duration_text(row['measured_ns']):>10}"
-        numbers += f"{percent_text(row.get('reached_ratio')):>8}"
-        label = max(width - GUTTER - len(numbers) - 1, 8)
-        text = " " * GUTTER + pad(cut(name, label), label) + numbers
-        lines.append(Line(Text(text), Target("kernels", Filter(str(row.get("part") or ""))), name))
-    return [*lines, plain()]
+    rows = rows[:_MOST_FLOORS]
+    names = [look.name(name) for name in floor_names(rows)]
+    columns = (
+        Column("part", "", names, None, "left", flexible=True),
+        Column("floor", "floor", [duration_text(row.get("floor_ns")) for row in rows]),
+        Column("now", "now", [duration_text(row["measured_ns"]) for row in rows], rank=1),
+        Column("reached", "reached", [percent_text(row.get("reached_ratio")) for row in rows]),
+    )
+    targets = [Target("kernels", Filter(str(row.get("part") or ""))) for row in rows]
+    table = Table(columns, names, lambda row: targets[row])
+    return [*titled_lines(look, "FLOOR", table, width), plain()]
+
+
+def floor_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each row is about: with its phase, unless the row of the whole step names the only
+    one."""
+    phases = {row.get("phase") or "" for row in rows}
+    alone = len(phases) == 1 and any(not row.get("part") for row in rows)
+    return [_floor_name(row.get("phase") or "", row.get("part"), alone) for row in rows]
+
+
+def _floor_name(phase: str, part: str | None, alone: bool) -> str:
+    if not part:
+        return f"{phase or 'whole'} step"
+    return part if alone or not phase else f"{phase} {part}"
 
 
 def _module_lines(facts: Facts, look: Look, width: int) -> list[Line]:
@@ -520,28 +542,23 @@ def _module_lines(facts: Facts, look: Look, width: int) -> list[Line]:
         return []
     scale = table_scale(max(row.node.device_ns for row in rows))
     times = "device" if facts.analysis.window.devices else "operator"
-    note = f"own {times} time, whole recording  {scale.unit:>4}   calls"
-    lines = [heading("MODULES", note, width)]
-    for row in rows:
-        numbers = f"{scale.text(row.node.self_ns):>9}{count_text(row.node.calls):>8}"
-        label = max(width - GUTTER - len(numbers) - 1, 8)
-        name = look.name(row.node.path or row.node.type)
-        text = " " * GUTTER + pad(cut(name, label), label) + numbers
-        lines.append(Line(Text(text), Target("modules", ModulePath(row.node.path)), row.node.path))
-    return lines
+    nodes = [row.node for row in rows]
+    names = [look.name(node.path or node.type) for node in nodes]
+    columns = (
+        Column("module", "", names, None, "left", flexible=True, least=20),
+        Column("own", f"own {scale.unit}", [scale.text(node.self_ns) for node in nodes]),
+        Column("calls", "calls", [count_text(node.calls) for node in nodes], rank=1),
+    )
+    targets = [Target("modules", ModulePath(node.path)) for node in nodes]
+    table = Table(columns, [node.path for node in nodes], lambda row: targets[row])
+    return titled_lines(look, "MODULES", table, width, f"whole recording, {times} time")
 
 
 def _finding_lines(facts: Facts, look: Look, width: int) -> list[Line]:
     if not facts.ranked:
         return wrapped(f"FINDINGS  {no_findings(facts.analysis)}", width - 1, 1)
     table = findings_table(look, facts.ranked, facts.analysis)
-    fitted = fit(table, width)
-    titles = title_line(look, table, fitted, Arrangement())
-    titles = Text.assemble((" FINDINGS", BOLD), titles[9:])
-    lines = [Line(titles)]
-    for row in range(len(table)):
-        text = row_line(fitted, row, False, width)
-        lines.append(Line(text, table.target(row), table.names[row]))
+    lines = titled_lines(look, "FINDINGS", table, width)
     said = "Cost: mean of its steps. Gains do not add up: each is computed alone."
     return [*lines, *wrapped(said, width, style=DIM)]
 

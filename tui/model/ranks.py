@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.text import Text
 
 from tracer.analysis import Analysis
 from tracer.exporters.format import UNKNOWN, counted, duration_text, percent_text
+from tracer.exporters.names import ELLIPSIS
 from tracer.findings import Finding
 from tracer.rank_analysis import RankAnalysis
 from tracer.tui.look import Look
@@ -132,6 +134,13 @@ def _with_results(row: RankRow, rank: int | None, ranks: RankAnalysis | None) ->
 def _short(name: str) -> str:
     """The last part of a path."""
     return name.rstrip("/").rpartition("/")[2] or name
+
+
+def path_tail(path: str, room: int) -> str:
+    """A path in at most so many cells: its first folders go."""
+    tails = [path, *(f"{ELLIPSIS}{path[at:]}" for at, sign in enumerate(path) if sign == "/")]
+    fitting = (tail for tail in tails if cell_len(tail) <= room)
+    return next(fitting, cut(_short(path), room))
 
 
 def _exposed_times(analysis: Analysis) -> Tenths:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tracer.tui.look import Look
 from tracer.tui.model.lines import Line
 from tracer.tui.model.places import RecordingNumber
-from tracer.tui.model.ranks import RankMap, build_ranks, rank_lines
+from tracer.tui.model.ranks import RankMap, build_ranks, path_tail, rank_lines
 from tracer.tui.session import Session
 from tracer.tui.widgets.lines_view import LinesView
 
@@ -57,4 +57,5 @@ class RanksView(LinesView):
         session = self.explorer.session
         read = sum(recording.analysis is not None for recording in session.recordings)
         words = f"Ranks: {read} of {len(session.recordings)} recordings read"
-        return f"{words}{self.look.separator}shown: {session.recording.name}"
+        words = f"{words}{self.look.separator}shown: "
+        return words + path_tail(session.recording.name, max(self.size.width - len(words) - 1, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,14 @@ from rich.text import Text
 from textual import events
 
 from tracer.exporters.names import cut_middle
+from tracer.tui.model.lines import shortened
+from tracer.tui.model.table import cut_end
 from tracer.tui.widgets.drawn import Drawn
 
 _BOLD = Style(bold=True)
 _DIM = Style(dim=True)
 _LEAST_NAME = 10
+_ENDINGS = re.compile(r"(\.pt)?(\.trace)?\.(json|sqlite|csv)(\.gz)?$")
 NARROW = 100
 
 
@@ -44,8 +48,9 @@ class Header(Drawn):
 
     def draw(self, width: int, height: int) -> list[Text]:
         app = self.explorer
-        state = Text(f" {app.look.name(app.state_words())}")
-        state.truncate(width, overflow="ellipsis")
+        words = app.look.name(app.state_words())
+        whole = shortened(words, width - 1, (app.look.separator,))
+        state = Text(f" {whole or cut_end(words, width - 1)}")
         return [self._tabs(width), state, Text(app.look.rule * width, _DIM)]
 
     def _tabs(self, width: int) -> Text:
@@ -53,8 +58,7 @@ class Header(Drawn):
         tabs = app.tabs()
         texts = _fit_tabs(tabs, width - len(" tracer ") - _LEAST_NAME)
         used = sum(map(len, texts))
-        name = cut_middle(app.look.name(app.title_words()), max(width - used - 10, 0))
-        line = Text(" tracer  ", _BOLD).append(name, Style(bold=False))
+        line = _named(app.look.name(app.title_words()), width - used - 1)
         line.append(" " * max(width - used - line.cell_len, 0))
         for tab, text in zip(tabs, texts, strict=True):
             line.append(text, _BOLD if tab.here else Style(bold=False))
@@ -70,6 +74,18 @@ class Header(Drawn):
             if event.y == 0 and left <= event.x < left + len(text):
                 self.explorer.open_number(tab.number)
             left += len(text)
+
+
+def _named(name: str, room: int) -> Text:
+    """The program and what is open in it; where there is little room the endings of the file's
+    name go, then the program's name, before a part of the file's."""
+    bare = _ENDINGS.sub("", name) or name
+    for begun, shown in (("tracer  ", name), ("tracer  ", bare), ("", bare)):
+        if len(begun) + cell_len(shown) < room:
+            break
+    else:
+        shown = cut_middle(bare, max(room - 1, 0))
+    return Text(f" {begun}", _BOLD).append(shown, Style(bold=False))
 
 
 def _fit_tabs(tabs: Sequence[Tab], room: int) -> list[str]:
