@@ -322,3 +322,22 @@ def test_what_one_step_alone_shows_is_not_said_to_be_paid_once(steps: int) -> No
     (first,) = found(analyze(maker.build()), "warmup.first_use")
     assert ("Paid once" in first.advice) is (steps > 1)
     assert first.title.endswith(f"in 1 of {steps} steps")
+
+
+@pytest.mark.parametrize(("kernels", "one"), [(1, True), (200, False)])
+def test_a_part_of_one_long_kernel_is_not_said_to_be_many_small_ones(
+    kernels: int, one: bool
+) -> None:
+    maker = TraceMaker()
+    for step in range(4):
+        at, length = 20_000 * step, 16_000 / kernels
+        maker.annotation(f"ProfilerStep#{step}", at, 20_000)
+        maker.host("module", "module::patches.embeddings::Embeddings", at + 10, 19_000)
+        for row in range(kernels):
+            begin = at + 500 + length * row
+            name = "upsample_bicubic2d_out_frame"
+            maker.launch(name, start=at + 20 + row, run=(begin, begin + length - 2))
+    said = verdict(analyze(maker.build()))
+    assert "Embedding takes most" in said
+    assert ("upsample_bicubic2d_out_frame, 16" in said) is one
+    assert ("many small kernels" in said) is not one

@@ -14,32 +14,33 @@ _MATMUL = (
     "These are matrix products: only a lower precision, fewer tokens or a faster GPU cuts them"
 )
 _MULTIPLY_QUANTIZED = "Use a kernel that multiplies the quantized weights directly"
-_FUSE = "These are many small kernels: fuse them, for example with torch.compile"
+# Where no kernel of the part is long.
+FUSE = "These are many small kernels: fuse them, for example with torch.compile"
 
 # What to change when this part takes the most time.
 PART_ADVICE: Mapping[tuple[str, str], str] = {
     ("attention", "projection"): _MATMUL,
-    ("attention", "rope"): _FUSE,
+    ("attention", "rope"): FUSE,
     ("attention", "kv_cache"): "Write the cache in place (a static or paged cache) to move it less",
     ("attention", "core"): (
         "Its time grows with the context: a shorter context or fewer key-value heads cut it"
     ),
     ("attention", "mixer"): "A fused scan kernel for the mixer cuts it most",
     ("attention", "dequantize"): _MULTIPLY_QUANTIZED,
-    ("attention", "norm"): _FUSE,
+    ("attention", "norm"): FUSE,
     ("ffn", "projection"): _MATMUL,
-    ("ffn", "activation"): _FUSE,
-    ("ffn", "router"): _FUSE,
+    ("ffn", "activation"): FUSE,
+    ("ffn", "router"): FUSE,
     ("ffn", "experts"): (
         "More tokens for each expert (a larger batch) and lower precision cut it; a loop over the "
         "experts is better grouped into one kernel"
     ),
     ("ffn", "dequantize"): _MULTIPLY_QUANTIZED,
-    ("other", "norm"): _FUSE,
-    ("other", "embedding"): _FUSE,
+    ("other", "norm"): FUSE,
+    ("other", "embedding"): FUSE,
     ("other", "lm_head"): "Compute logits for the last token alone, or quantize the head",
     ("other", "sampling"): "Keep sampling on the GPU and fuse it",
-    ("other", "residual"): _FUSE,
+    ("other", "residual"): FUSE,
     ("other", "loss"): "A fused linear and cross-entropy kernel avoids writing all logits",
     ("other", "optimizer"): "Use a fused optimizer (fused=True in torch.optim) if it is none yet",
     ("other", "unattributed"): (

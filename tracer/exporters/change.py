@@ -6,6 +6,7 @@ import re
 
 from tracer.analysis import BUCKET_CODE, Analysis
 from tracer.exporters.advice import (
+    FUSE,
     IDLE_ADVICE,
     IDLE_NAMES,
     LIMITS,
@@ -61,6 +62,8 @@ _WITH_MODULES = ("modules", "full")
 # A CPU step of so many operators a step, so close to each other, suffers from dispatch.
 _MANY_OPERATORS = 50
 _SHORT_GAP_NS = 200_000
+# From so long on a kernel is not small: its launch is a hundredth of it.
+_LONG_KERNEL_NS = 500_000
 
 
 def change_sentence(analysis: Analysis, level: Level, shown: Level) -> str:
@@ -176,6 +179,8 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     on_cpu = level.devices == 0 and part in _HEAVY_PARTS
     advice = part_advice(largest.kind, part, level.phase or "")
     advice = cpu_advice(analysis.facts) if on_cpu else advice
+    if advice == FUSE:
+        advice = _one_long_kernel(analysis, largest.kind, part) or advice
     if (largest.kind, part) == ("attention", "core") and not _ran_fused(analysis):
         advice = f"{advice}, and a fused kernel (flash attention) where none ran"
     advice = _with_reach(analysis, level, f"{largest.kind}.{part}", advice)
@@ -240,6 +245,23 @@ def _largest_unknown(analysis: Analysis) -> str | None:
     row = unknown.iloc[int(unknown["total_ns"].to_numpy().argmax())]
     name, share = inert(short_kernel(str(row["name"]))), percent_text(float(row["ratio"]))
     return f"No module with a role holds it; the largest of it is {name}, {share} of the recording"
+
+
+def _one_long_kernel(analysis: Analysis, group: str, part: str) -> str | None:
+    """Where most of a part is one kernel that is not small, fusing it changes little."""
+    kernels = analysis.kernels
+    mine = kernels[kernels["bucket"] == BUCKET_CODE.get((group, part), -1)]
+    if not len(mine):
+        return None
+    row = mine.iloc[int(mine["total_ns"].to_numpy().argmax())]
+    mean = int(row["total_ns"]) // max(int(row["count"]), 1)
+    if 2 * int(row["total_ns"]) < int(mine["total_ns"].sum()) or mean < _LONG_KERNEL_NS:
+        return None
+    name = inert(short_kernel(str(row["name"])))
+    return (
+        f"Most of it is {name}, {duration_text(mean)} a call: look for a cheaper operator in its "
+        "place, or keep its result where its input stays the same"
+    )
 
 
 def _idle_advice(analysis: Analysis, level: Level) -> str | None:
