@@ -196,6 +196,22 @@ def test_a_page_of_a_job_is_inert(tmp_path: Path, capsys: Capture) -> None:
     assert folder.name in title
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["ranks alone", "beside another"])
+def test_a_page_of_ranks_runs_and_loads_nothing(
+    tmp_path: Path, capsys: Capture, beside: bool
+) -> None:
+    shutil.copytree(RANKS / "late", tmp_path / "late")
+    if beside:
+        write_trace(tmp_path / "z.json")
+    page = tmp_path.parent / f"{tmp_path.name}.html"
+    assert main(["report", str(tmp_path), "--html", str(page)]) == 0
+    capsys.readouterr()
+    tags = Page(page.read_text("utf-8")).tags
+    (policy,) = (a["content"] for _, a in tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    assert not {key for _, attributes in tags for key in attributes} & {"src", "href", "onload"}
+
+
 def test_a_gate_asks_for_what_was_found_across_ranks(mixed: Path, capsys: Capture) -> None:
     assert main(["report", str(mixed), "--fail-on", "comm.straggler"]) == 1
     assert "found comm.straggler" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from tracer.exporters.absent import all_checks
 from tracer.exporters.costs import Cost
 from tracer.exporters.format import UNKNOWN, bytes_text, count_text, duration_text, percent_text
 from tracer.exporters.html_plots import level_bar, module_icicle, step_columns, text
-from tracer.exporters.html_style import CSS
+from tracer.exporters.html_style import CSS, POLICY
 from tracer.exporters.json_report import all_notes
 from tracer.exporters.levels import Level, phase_levels, window_level
 from tracer.exporters.merged import reported_costs
@@ -25,7 +25,6 @@ from tracer.exporters.traced import block_text
 from tracer.exporters.words import level_words, limit_words
 from tracer.rank_analysis import JobAmong
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _MOST_KERNELS = 40
 _MOST_MODULES = 40
 _LEVEL_COLUMNS = 3
@@ -38,8 +37,7 @@ def to_html(*analyses: Analysis, jobs: Sequence[JobAmong] = ()) -> str:
     title = "tracer report"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'{POLICY}<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{title}</title>"
         "<style>html{color-scheme:light dark}body{margin:0}"

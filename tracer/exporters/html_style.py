@@ -1,5 +1,10 @@
 """The style of the page; each rule stands under `.tracer-report`: a notebook keeps its own."""
 
+# Of every page: nothing is loaded and nothing runs, whatever a name in it says.
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" '
+    "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+)
 CSS = """
 .tracer-report{--bg:#fff;--fg:#1c1c1c;--dim:#5f5f5f;--line:#d9d9d9;--card:#f6f6f6;
 --attention:#005fff;--ffn:#c79a00;--communication:#870087;--other:#8a8a8a;--overhead:#a83200;

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from tracer.exporters.format import duration_text
-from tracer.exporters.html_style import CSS
+from tracer.exporters.html_style import CSS, POLICY
 from tracer.exporters.names import inert
 from tracer.exporters.ranks_text import render_ranks
 from tracer.rank_analysis import RankAnalysis, RankResult
@@ -20,7 +20,7 @@ def ranks_page(analysis: RankAnalysis) -> str:
     """The page."""
     body = escape(inert_lines(render_ranks(analysis, width=120, ascii=False)))
     return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{POLICY}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>tracer: {len(analysis.ranks)} ranks</title><style>{CSS}</style></head>"
         f'<body class="tracer-report">{_bars(analysis)}<pre>{body}</pre></body></html>\n'
