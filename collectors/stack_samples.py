@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracer.collectors.called_names import Callee, Callees, called_name
 from tracer.collectors.user_code import (
     USER,
     CodeKinds,
@@ -46,12 +47,13 @@ _WIDTH = 3
 
 class _Place(NamedTuple):
     """The innermost line that is the user's, and the innermost that is not the framework's; as
-    code and line, None where there is none."""
+    code and line, None where there is none. callee: what the user's line calls."""
 
     user: CodeType | None
     user_line: int
     inner: CodeType
     inner_line: int
+    callee: Callee | None = None
 
 
 class StackSamples:
@@ -69,6 +71,7 @@ class StackSamples:
         self._places: dict[_Place, int] = {}
         self._threads: dict[int, int] = {}  # Python's number -> the operating system's; -1: ours
         self._code = CodeKinds()
+        self._callees = Callees()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: Exception | None = None
@@ -135,22 +138,24 @@ class StackSamples:
                 self._threads[thread.ident] = -1 if ours else thread.native_id or -1
         return self._threads.setdefault(ident, -1)
 
-    def _place(self, frame: FrameType | None) -> _Place | None:
+    def _place(self, frame: FrameType) -> _Place | None:
         inner = self._code.innermost(frame)
         if inner is None:
             return None
         code, line = _function_of(inner).f_code, line_of(inner)
         user = self._code.innermost(inner, USER)
-        if user is inner:
-            return _Place(code, line, code, line)
         if user is None:
             return _Place(None, -1, code, line)
-        return _Place(_function_of(user).f_code, line_of(user), code, line)
+        callee = self._callees.of(user, frame)
+        if user is inner:
+            return _Place(code, line, code, line, callee)
+        return _Place(_function_of(user).f_code, line_of(user), code, line, callee)
 
     def table(self) -> pd.DataFrame:
         """The table `stack_samples`."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, _WIDTH)
         places = list(self._places)
+        names = {c: called_name(c) for c in {p.callee for p in places} if c is not None}
         seen = [places[code] for code in rows[:, 2]]
         return make_table(
             SIDE_TABLES["stack_samples"],
@@ -163,6 +168,7 @@ class StackSamples:
                 "inner_file": [_file(place.inner) for place in seen],
                 "inner_line": [place.inner_line for place in seen],
                 "inner_function": [_name(place.inner) for place in seen],
+                "called": ["" if p.callee is None else names[p.callee] for p in seen],
             },
         )
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from queue import Empty, Queue
 
 import pandas as pd
 import pytest
@@ -18,9 +23,11 @@ from tests.test_idle import found
 from tracer import trace
 from tracer.analyzers import analyze
 from tracer.collectors.stack_samples import StackSamples
-from tracer.findings import Finding
+from tracer.findings import Finding, Where
 
 HERE = __file__
+# What is not written in Python is named by the part of the line that an instruction is of.
+POSITIONS = pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions have a line alone")
 
 
 def busy(seconds: float) -> int:
@@ -125,7 +132,66 @@ def test_a_capture_knows_whether_a_model_is_called() -> None:
     assert seen == [True, False] * 2
 
 
-def sample(maker: TraceMaker, at_us: float, line: int, function: str, inner: str = "") -> None:
+def saving(seconds: float) -> None:
+    state = {str(number): torch.zeros(1000) for number in range(200)}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        torch.save(state, io.BytesIO())
+
+
+def resting(seconds: float) -> None:
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        time.sleep(0.02)
+
+
+def counting(seconds: float) -> None:
+    text = "ab " * 20_000
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        text.split()
+
+
+class Asker:
+    def ask(self, seconds: float) -> None:
+        queue: Queue[int] = Queue()
+        with contextlib.suppress(Empty):
+            queue.get(timeout=seconds)
+
+
+@pytest.mark.parametrize(
+    ("action", "function", "name"),
+    [
+        (saving, "saving", "torch.save"),
+        (reading, "reading", "json."),
+        (Asker().ask, "Asker.ask", "queue.Queue.get"),
+        pytest.param(resting, "resting", "time.sleep", marks=POSITIONS),
+        pytest.param(counting, "counting", "text.split", marks=POSITIONS),
+    ],
+)
+def test_what_the_users_line_calls_has_its_public_name(
+    action: Callable[[float], object], function: str, name: str
+) -> None:
+    table = sampled(action)
+    called = table[table["function"].str.endswith(function)]["called"].astype(str)
+    assert called.str.startswith(name).sum() > len(called) / 2
+
+
+def test_what_is_no_call_has_no_name() -> None:
+    def adding(seconds: float) -> int:
+        until, total = time.perf_counter() + seconds, 0
+        while total >= 0 and time.perf_counter() < until:
+            for number in range(10_000):
+                total += number
+        return total
+
+    called = Counter(sampled(adding)["called"])
+    assert set(called) <= {"", "time.perf_counter"} and called[""] > called["time.perf_counter"]
+
+
+def sample(
+    maker: TraceMaker, at_us: float, line: int, function: str, inner: str = "", called: str = ""
+) -> None:
     name = inner or function
     maker.side(
         "stack_samples",
@@ -137,6 +203,7 @@ def sample(maker: TraceMaker, at_us: float, line: int, function: str, inner: str
         inner_file="library.py" if inner else "own.py",
         inner_line=9 if inner else line,
         inner_function=name,
+        called=called,
     )
 
 
@@ -183,6 +250,44 @@ def test_where_the_loop_is_its_line_tells_and_not_its_function() -> None:
     (pause,) = found(analyze(maker.build()), "gap.host")
     assert pause.where.line == 5
     assert "line 5 of loop" in pause.title
+
+
+def with_calls(function: str, line: int, *called: str, running: str = "") -> TraceMaker:
+    """The same, where the line in the pause calls these, and the loop beside it `running`."""
+    maker = paused()
+    for step in range(6):
+        at = 30_000 * step
+        for place in (2_000, 6_000):
+            sample(maker, at + place, 3, "loop", called=running)
+        for number, name in enumerate(called):
+            sample(maker, at + 12_000 + 1_000 * number, line, function, called=name)
+    return maker
+
+
+def test_a_pause_is_named_by_what_its_line_calls() -> None:
+    maker = with_calls("checkpoint", 21, "torch.save", "torch.save", "")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.title == "torch.save, in checkpoint, takes 20 ms at a time outside operators"
+    assert pause.advice.startswith("own.py:21 calls it. Save less often")
+    assert pause.where == Where("own.py", 21, "checkpoint") and pause.detail["call"] == "torch.save"
+    maker = with_calls("loop", 5, "wandb.sdk.wandb_run.Run.log", "wandb.sdk.wandb_run.Run.log")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.title.startswith("wandb.sdk.wandb_run.Run.log, in line 5 of loop, takes 20 ms")
+    assert "the step waits for the answer" in pause.advice
+
+
+@pytest.mark.parametrize(
+    ("called", "running"),
+    [
+        (("torch.save", "json.dump", ""), ""),  # most of it is none of them
+        (("torch.Tensor.backward", "torch.Tensor.backward"), ""),
+        (("library.Trainer.train", "library.Trainer.train"), "library.Trainer.train"),
+    ],
+)
+def test_what_says_nothing_of_a_pause_is_not_named(called: tuple[str, ...], running: str) -> None:
+    (pause,) = found(analyze(with_calls("work", 21, *called, running=running).build()), "gap.host")
+    assert pause.title == "host work outside operators in work, 20 ms at a time"
+    assert "call" not in pause.detail
 
 
 def test_where_the_users_line_does_it_all_the_library_is_named() -> None:
@@ -232,7 +337,14 @@ def test_a_pause_without_a_sample_is_like_its_like() -> None:
     assert (pause.count, pause.where.function) == (6, "collate")
 
 
-def test_idle_of_a_device_is_named_by_what_the_host_did() -> None:
+@pytest.mark.parametrize(
+    ("called", "title"),
+    [
+        ("", "host work in tokenize keeps the device waiting"),
+        ("tokenizers.encode", "tokenizers.encode in tokenize keeps the device waiting"),
+    ],
+)
+def test_idle_of_a_device_is_named_by_what_the_host_did(called: str, title: str) -> None:
     maker = TraceMaker()
     for step in range(6):
         at = 20_000.0 * step
@@ -242,10 +354,10 @@ def test_idle_of_a_device_is_named_by_what_the_host_did() -> None:
             maker.operator("aten::mm", begin, 10)
             maker.launch("gemm", start=begin + 2, run=(begin + 10, begin + 28))
         for number in range(3):
-            sample(maker, at + 5_000 + 1_000 * number, 21, "tokenize")
+            sample(maker, at + 5_000 + 1_000 * number, 21, "tokenize", called=called)
     (host,) = found(analyze(maker.build()), "gap.host")
     assert (host.where.file, host.where.line) == ("own.py", 21)
-    assert "tokenize" in host.title
+    assert host.title == title
 
 
 def slept(busy_us: float, samples: Callable[[TraceMaker, float], None]) -> list[Finding]:

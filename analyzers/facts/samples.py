@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analyzers.intervals import NONE, Longs, union
+from tracer.analyzers.names.called import advice_on
 from tracer.events import Trace
 from tracer.findings import Where
 
@@ -26,6 +28,13 @@ class Sampled(NamedTuple):
 
     where: Where
     kind: str
+
+
+class Called(NamedTuple):
+    """A function that a line of the user calls; the line."""
+
+    name: str
+    line: int
 
 
 class Samples:
@@ -118,6 +127,29 @@ class Samples:
         known = [key for key in np.unique(place).tolist() if key != NONE]
         named = {key: self._where(met[seen == key]) for key in known}
         return [named.get(key) for key in place.tolist()]
+
+    def called(self, starts: Longs, ends: Longs, where: Where) -> Called | None:
+        """What a place of the user calls for most of what samples saw of it in these stretches, and
+        for little of the time in which operators run: what runs the model is no cause of a pause.
+        Of the framework those functions alone are named of which something is known."""
+        table = self._table
+        if where.file is None or not len(self):
+            return None
+        mine = table["file"].astype(str) == where.file
+        if where.function is None:
+            mine &= table["line"] == where.line
+        else:
+            mine &= table["function"].astype(str) == where.function
+        rows = table[mine.to_numpy() & _inside(self._time, *union(starts, ends))]
+        names = rows["called"].astype(str)
+        name, count = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
+        if not name or count < _LEAST or count <= _MAJORITY * len(rows):
+            return None
+        running = int((table["called"].astype(str) == name)[self._issuing].sum())
+        framework = name.startswith("torch.") and not advice_on(name)
+        if framework or running >= max(_CONTAINER * int(self._issuing.sum()), _LEAST):
+            return None
+        return Called(name, int(rows["line"][names == name].mode().iloc[0]))
 
     def _where(self, samples: Longs) -> Sampled:
         """The place of samples that share one: with the line that they were at most often."""

@@ -15,6 +15,7 @@ from tracer.analyzers.facts.read_loops import read_loops
 from tracer.analyzers.facts.samples import Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
+from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import without_folder
 from tracer.analyzers.rules.judging import (
     between_steps,
@@ -51,6 +52,7 @@ class _Pause:
     last: str
     line_only: bool = False  # the function is where the loop is: its line is what tells
     places: int = 1  # at how many places of the program such pauses lie
+    call: str = ""  # the function that the place calls
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -300,6 +302,10 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         context.work.host, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
     )
     told = waiting_words(first.where, each) if waits else None
+    samples = Samples(context.work.trace, gaps.start_ns[rows], gaps.end_ns[rows])
+    call = samples.called(gaps.start_ns[rows], gaps.end_ns[rows], first.where)
+    if call is not None and first.rule == "gap.host":
+        first = replace(first, where=replace(first.where, line=call.line), call=call.name)
     title, advice = told or (_title(first, each), _advice(first, each))
     return Finding(
         rule=first.rule,
@@ -317,6 +323,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "longest_ns": int(lengths.max()),
             "cause_recorded": first.where.function is not None,
             "places": first.places,
+            **({"call": first.call} if first.call else {}),
             **between_steps(gaps.step[rows], length),
         },
         advice=advice,
@@ -342,7 +349,11 @@ def _title(pause: _Pause, each: str) -> str:
         return f"the loop waits for its data loader, {each}{who}"
     if pause.line_only:
         place = f"line {pause.where.line} of {pause.where.function}"
+        if pause.call:
+            return f"{pause.call}, in {place}, takes {each} outside operators"
         return f"{each} pass outside operators in {place}"
+    if pause.call:
+        return f"{pause.call}, in {pause.where.function}, takes {each} outside operators"
     if pause.where.function:
         return f"host work outside operators in {pause.where.function}, {each}"
     if pause.places > 1:
@@ -362,6 +373,9 @@ def _advice(pause: _Pause, each: str) -> str:
             f"{site}Prepare data in worker processes (num_workers, prefetch_factor), tokenize "
             "before the loop."
         )
+    if pause.call:
+        known = advice_on(pause.call) or "Make it cheaper, or do it less often."
+        return f"{_position(where)} calls it. {known}"
     if pause.line_only:
         return (
             f"{_position(where)} is where the host is meanwhile: see what this line does "

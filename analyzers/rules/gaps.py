@@ -9,7 +9,9 @@ import numpy as np
 from tracer.analysis import Analysis, RuleResult
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.python_waits import mostly_waits, waiting_words
+from tracer.analyzers.facts.samples import Called
 from tracer.analyzers.intervals import NONE, Longs, take, union
+from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import is_library, package_of
 from tracer.analyzers.rules.gap_compile import compile_idle
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
@@ -73,9 +75,32 @@ def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
     out = []
     for where, mine in pieces.by_place(rows).items():
         gaps = int(np.unique(pieces.gaps.gap[mine]).size)
-        found = _finding_at(pieces, analysis, "gap.host", _host_words, where, mine, gaps)
+        call = pieces.called(mine, where)
+        words = _host_words if call is None else _call_words(call)
+        found = _finding_at(pieces, analysis, "gap.host", words, where, mine, gaps)
+        if call is not None:
+            found = [_with_call(finding, call) for finding in found]
         out += [_as_wait(pieces, finding, mine) for finding in found]
     return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
+
+
+def _call_words(call: Called) -> Words:
+    """Of a place that calls a library's function for most of it."""
+
+    def words(_: IdlePieces, where: Where, each: str) -> tuple[str, str]:
+        inside = f" in {where.function}" if where.function else ""
+        known = advice_on(call.name) or _MOVE
+        return (
+            f"{call.name}{inside} keeps the device waiting",
+            f"{where.file}:{call.line} calls it, {each} at a time. {known}",
+        )
+
+    return words
+
+
+def _with_call(finding: Finding, call: Called) -> Finding:
+    where = replace(finding.where, line=call.line)
+    return replace(finding, where=where, detail={**finding.detail, "call": call.name})
 
 
 def _as_wait(pieces: IdlePieces, finding: Finding, rows: Longs) -> Finding:
@@ -156,7 +181,10 @@ def _move_advice(where: Where) -> str:
             f"It is code of {package}: another option or a newer version of it may leave that out "
             "of the step, as may a CUDA graph of what it launches."
         )
-    return "Move it off the step's path: before the loop, to another thread, or onto the device."
+    return _MOVE
+
+
+_MOVE = "Move it off the step's path: before the loop, to another thread, or onto the device."
 
 
 def _input(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:

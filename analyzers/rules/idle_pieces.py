@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tracer.analysis import Analysis
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
-from tracer.analyzers.facts.samples import Sampled, Samples
+from tracer.analyzers.facts.samples import Called, Sampled, Samples
 from tracer.analyzers.gaps import CAUSE_CODE, PAUSES
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rules.judging import between_steps
@@ -120,6 +120,10 @@ class IdlePieces:
         """Samples of the stacks, as they explain the idle."""
         paused = np.isin(self.gaps.cause, PAUSES)
         return Samples(self.trace, self.gaps.start_ns[paused], self.gaps.end_ns[paused])
+
+    def called(self, rows: Longs, where: Where) -> Called | None:
+        """What a place calls for most of these pieces, by samples of the stacks."""
+        return self.samples.called(self.gaps.start_ns[rows], self.gaps.end_ns[rows], where)
 
     def _place(self, event: int) -> Where:
         if event == NONE:
