@@ -21,6 +21,7 @@ from tracer.analyzers import analyze
 RMS = "cast square mean epsilon root mul cast mul"
 # Gemma adds one to the weight, in float.
 RMS_PLUS_ONE = "cast square mean epsilon root mul cast epsilon mul cast"
+CENTRED = "cast mean add square mean add epsilon root mul cast mul cast"
 ROPE = "mul neg cat mul add mul neg cat mul add"
 QKV = f"a: gemm*3 {ROPE} cat*2"
 TABLE = "o: gather a: cast gemm cat cos mul sin mul cast cast"
@@ -106,6 +107,57 @@ EAGER_MODELS = {
         "o: conv layernorm",
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm conv gelu gemm o: add"] * 4,
         "o: layernorm",
+    ),
+    "segformer, with a bias of the convolution": passes(
+        "o: conv layernorm",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm conv add gelu gemm o: add"] * 4,
+        "o: layernorm",
+    ),
+    "cohere, norms of a mean written out": passes(
+        TABLE, [f"o: {CENTRED} {QKV} core gemm {GATED} o: add*2"] * 4, f"o: {CENTRED} gemm"
+    ),
+    "t5, distances looked up in the first layer": passes(
+        "o: gather",
+        [
+            f"o: {RMS} a: gemm*3 {looked_up}gemm add softmax gemm gemm o: add {RMS} "
+            "f: gemm silu gemm o: add"
+            for looked_up in ("add epsilon gather cast ", "", "", "")
+        ],
+        f"o: {RMS} gemm",
+    ),
+    "rwkv, a recurrence written out": passes(
+        "o: gather layernorm",
+        [
+            (
+                f"o: layernorm a: mul epsilon mul add gemm*3 sigmoid neg {'mul add root ' * 6}gemm "
+                "o: add layernorm f: mul epsilon mul add gemm silu square gemm gemm sigmoid mul "
+                "o: add"
+            )
+        ]
+        * 4,
+        "o: layernorm gemm",
+    ),
+    "xlstm, casts between sum and norm": passes(
+        "o: gather",
+        [
+            (
+                f"o: {RMS} a: gemm*4 sigmoid mul {'cast mul add gemm sum ' * 3}gemm "
+                f"o: add {RMS} {GATED} o: add cast*2"
+            )
+        ]
+        * 4,
+        f"o: {RMS} gemm",
+    ),
+    "falcon h1, a mixer beside attention": passes(
+        TABLE,
+        [
+            (
+                f"o: {RMS} a: gemm conv silu {'mul sum add ' * 3}silu mul gemm gemm*3 {ROPE} cat*2 "
+                f"core gemm o: add*2 {RMS} {GATED} o: add"
+            )
+        ]
+        * 4,
+        f"o: {RMS} gemm",
     ),
     "deberta, positions looked up among the scores": passes(
         "o: gather layernorm",

@@ -53,3 +53,13 @@ def test_operators_have_the_groups_of_their_modules(kind: str, trains: bool) -> 
     same = groups(known) == groups(found)
     assert set(groups(found)) >= {"attention", "ffn", "other"}
     assert duration[same].sum() >= 0.995 * duration.sum()
+
+
+def test_what_attention_looks_up_for_distances_is_its_own() -> None:
+    """The tables of T5: of words before the layers, of distances in the first attention."""
+    known = recorded("t5", trains=False)
+    found = analyze(without_modules(known.trace))
+    names = known.trace.events["name"].astype(str).to_numpy()[known.work["event"]]
+    gathers = names == "aten::index_select"
+    assert set(groups(known)[gathers]) == {"attention", "other"}
+    assert (groups(found)[gathers] == groups(known)[gathers]).all()

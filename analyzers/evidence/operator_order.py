@@ -36,11 +36,12 @@ def silent(work: Work) -> NDArray[np.bool_]:
 
 def _silent(work: Work) -> NDArray[np.bool_]:
     still = work.trace.names_matching(_computes_nothing)[work.trace.name_codes[work.event]]
-    whole = _whole(work)
-    first = np.zeros(work.event.size, dtype=bool)
+    whole = np.where(still, NONE, _whole(work))
     rows = np.flatnonzero(whole != NONE)
-    first[rows[np.unique(whole[rows], return_index=True)[1]]] = True
-    found: NDArray[np.bool_] = (still & (whole == NONE)) | ((whole != NONE) & ~first)
+    further = np.ones(rows.size, dtype=bool)
+    further[np.unique(whole[rows], return_index=True)[1]] = False
+    found: NDArray[np.bool_] = still.copy()
+    found[rows[further]] = True
     return found
 
 
@@ -66,7 +67,7 @@ def as_on_device(work: Work, letters: NDArray[np.uint8], rows: Longs) -> NDArray
 
 def fill_silent(work: Work, out: Attribution, directions: tuple[int, ...]) -> None:
     """Views and the like of these directions belong to what the same operator computes, or else to
-    what is computed next on their thread."""
+    what is computed next on their thread, in the same module where modules are known."""
     rows = np.flatnonzero(np.isin(out.direction, directions))
     thread = work.trace.events["thread"].to_numpy()[work.event]
     rows = rows[np.lexsort((work.trace.start_ns[work.event[rows]], thread[rows]))]
@@ -80,5 +81,8 @@ def fill_silent(work: Work, out: Attribution, directions: tuple[int, ...]) -> No
     same = (before != NONE) & (take(around, before) == around)
     source = np.where(same, before, np.where(after == rows.size, NONE, after))
     bucket = np.where(source == NONE, OPEN, out.bucket[rows][source])
-    bucket[thread[rows][source] != thread[rows]] = OPEN
+    elsewhere = (thread[rows][source] != thread[rows]) | (
+        work.module[rows][source] != work.module[rows]
+    )
+    bucket[elsewhere] = OPEN
     out.fill(rows[still], bucket[still], "position", CONFIDENCE)

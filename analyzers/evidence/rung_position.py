@@ -21,7 +21,9 @@ from tracer.events import Note
 
 LEAST_CONFIDENCE = 0.6
 _NORM = BUCKET_CODE["other", "norm"]
+_EMBEDDING = BUCKET_CODE["other", "embedding"]
 _ATTENTION_NORM = BUCKET_CODE["attention", "norm"]
+_LOOKED_UP = (BUCKET_CODE["attention", "core"], BUCKET_CODE["attention", "rope"])
 _FORWARD = (0, 1)  # directions: no training, forward
 _BACKWARD = (2,)
 _BLOCK_GROUPS = tuple(
@@ -123,16 +125,18 @@ def _step_edges(step: Longs) -> Longs:
 
 def _fill(out: Attribution, rows: Longs, solution: Solution) -> None:
     known = (solution.labels != LEFT) & (solution.confidence >= LEAST_CONFIDENCE)
-    _open_norms(out, rows[known & (solution.labels == _ATTENTION_NORM)])
+    _open(out, rows[known & (solution.labels == _ATTENTION_NORM)], _NORM)
+    _open(out, rows[known & np.isin(solution.labels, _LOOKED_UP)], _EMBEDDING)
     bucket = np.where(known, solution.labels.astype(np.int16), np.int16(-1))
     for confidence in np.unique(solution.confidence[known]):
         chosen = known & (solution.confidence == confidence)
         out.fill(rows[chosen], bucket[chosen], "position", float(confidence))
 
 
-def _open_norms(out: Attribution, rows: Longs) -> None:
-    """Of a norm its operator tells what it does, and its place whose it is."""
-    said = (out.bucket[rows] == _NORM) & (out.how[rows] == HOW_CODE["operator"])
+def _open(out: Attribution, rows: Longs, bucket: int) -> None:
+    """Of a norm, and of rows of a table, the operator tells what it does, and the place whose it
+    is: attention looks up what it adds for the distance of two tokens."""
+    said = (out.bucket[rows] == bucket) & (out.how[rows] == HOW_CODE["operator"])
     out.bucket[rows[said]] = OPEN
 
 

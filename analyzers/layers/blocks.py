@@ -23,8 +23,8 @@ EXPERT_SIGNS = b"MRTx"  # their work, and how tokens are routed to them
 # only, or the rotary table before the first norm would be eaten. The weight follows, cast or not.
 _UNFUSED_NORM = re.compile(
     rb"cNc|aN"
-    rb"|c?ve[pm][vy][ae]{0,3}(?:rm|e[em])(?:c?a?m)?c?"
-    rb"|c?[pm][vy][ae]{0,2}(?:rm|(?<=a)e[em])(?:c?amc?|cm|mc?)?"
+    rb"|c?v[eD][pm]z?[vy][aeD]{0,3}(?:rm|e[em])(?:c?a?mc?D?)?c?"
+    rb"|c?[pm]z?[vy][ae]{0,2}(?:rm|(?<=a)e[em])(?:c?amc?|cm|mc?)?"
 )
 _UNIT = re.compile(rb"(?P<norm>" + _UNFUSED_NORM.pattern + rb")|Q(?:DQ)+|.", re.S)
 _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q(?:DQ)+|.", re.S)
@@ -32,13 +32,13 @@ _UNIT_WITH_CAST = re.compile(rb"(?P<norm>(?:" + _UNFUSED_NORM.pattern + rb")c)|Q
 # projection can be scaled before it is added. A norm with the sum in it needs none before it. An
 # activation and a product before a norm, with no product before them, make what it is modulated by.
 _CLUSTER = re.compile(
-    rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc|D+)(?:AG)?(?=[NU])|(?<=[GgM])m(?=B))?"
+    rb"(?:(?:(?<=[Gg])mm?D+|(?<!m)Dc{1,3}|D+)(?:AG)?(?=[NU])|(?<=[GgM])m(?=B))?"
     rb"[NBFU](?:[^GMRAKS]*(?:AG)?[NBFU])*D*"
 )
 # Residual streams are weighed and summed before a block: one product makes the weights, activations
 # bound them. No product follows before the norm, as it would in an FFN.
 _WEIGHING = re.compile(rb"[Gg]*[^GMNBFUKS]*A[^GMNBFUKS]*myc*(?=[NBFU])")
-_ADDED = re.compile(rb"D(?:AG|c)?[NU]|[NU]D|[BF]")
+_ADDED = re.compile(rb"D(?:AG|c{1,3})?[NU]|[NU]D|[BF]")
 _SUM = re.compile(rb"(?<=[GgM])D+\??|(?<=[GgMR][cmX])D+\??")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")
 _COMPILED = re.compile(rb"(?<=[GgM])y")  # a compiled reduction whose name lists no operator
@@ -141,7 +141,7 @@ def divide(
     clusters = find_clusters(units)
     bounds = _choose(clusters)
     if not bounds:
-        return Blocks((), (), 0.75) if mixes_before and mixes_after else _undivided(units)
+        return Blocks((), (), 0.75) if mixes_before or mixes_after else _undivided(units)
     if not mixes_after:
         bounds += _closing_norm(units, clusters, bounds)
     sure = 0.95 if bounds[0].added else 0.85

@@ -103,15 +103,27 @@ class Painter:
     def before_core(self, first: int, last: int, *, mixer: bool) -> None:
         """The beginning of an attention block: projections, rotation, cache."""
         letters = self.units.letters
+        looked_up = self._looked_up(max(first, 0), last)
 
         def choose(place: int, letter: int) -> int:
             if mixer:
                 return _attention(letter, _MIXER)
             if letter in b"li":
                 return _ROPE if letters[place - 1 : place] == b"-" else _KV
+            if letter == ord("E"):
+                return _ROPE if place in looked_up else LEFT
             return _attention(letter, _ROPE if letter in _ROTATING else _CORE)
 
         self.each(first, last, choose)
+
+    def _looked_up(self, first: int, last: int) -> frozenset[int]:
+        """Gathers between the projections and the core, of sines or of what is added for the
+        distance of two tokens; before the last norm or the first product one is of a vocabulary."""
+        letters = self.units.letters[: last + 1]
+        norm = max(letters.rfind(bytes([letter]), first) for letter in NORMS)
+        start = letters.find(b"G", max(norm, first))
+        places = range(start, last + 1) if start >= 0 else range(0)
+        return frozenset(place for place in places if letters[place] == ord("E"))
 
     def ffn(self, first: int, last: int) -> None:
         """An FFN, dense or of experts, and after it what it adds to the residual stream."""

@@ -29,6 +29,7 @@ from tracer.analyzers.layers.pieces import (
     paint_cut_begin,
     paint_end,
 )
+from tracer.analyzers.layers.unnamed_mixers import with_unnamed_mixers
 
 # Fewer cores show no repetition; two will do where norm, sum and activation all agree.
 _ENOUGH_CORES = 3
@@ -55,7 +56,9 @@ _GATHER = re.compile(
 # The convolution that a state-space or gated block runs over its projected input: it stands for the
 # scan where that is written out in many kernels. Convolutions of images have no product before, and
 # the one of an FFN lies with an activation between its two products.
-_MIXING = re.compile(rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*Ac*Gg*c*[DNBF])(?=[^NBF]*G)", re.S)
+_MIXING = re.compile(
+    rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*Ac*Gg*c*[DNBF])(?=[^NBF]*G)", re.S
+)
 _UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
 _CHOICE = re.compile(rb".*[YL]", re.S)
 
@@ -289,7 +292,8 @@ def _reversed_pass(text: bytes) -> bytes:
 
 
 def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
-    solver = Solver(_with_cores(_with_mixers(text)), steps)
+    text = _with_cores(_with_mixers(text))
+    solver = Solver(with_unnamed_mixers(text, len(_CORE.findall(text))), steps)
     if not solver.shows_layers:
         left = np.full(len(text), LEFT, dtype=np.uint8)
         return Solution(left, np.zeros(len(text)), None, len(solver.cores))
