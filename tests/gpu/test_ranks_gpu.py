@@ -197,7 +197,11 @@ def told(figures: Any, name: str) -> str:
     """A ratio: of the usual round, its quartiles, and what a busy host hardly changes."""
     low, high = figures[f"{name}_quartiles"]
     text = f"{figures[f'{name}_ratio']:.3f} ({low:.3f}-{high:.3f})"
-    steadier = {"undisturbed": "of undisturbed steps", "processor": "of processor time"}
+    steadier = {
+        "undisturbed": "of undisturbed steps",
+        "processor": "of processor time",
+        "paced": "at the host's pace",
+    }
     for key, words in steadier.items():
         if (ratio := figures.get(f"{name}_{key}_ratio")) is not None:
             text += f", {ratio:.3f} {words}"

@@ -157,11 +157,13 @@ def wait() -> None:
 
 
 class Free(NamedTuple):
-    """A free run: milliseconds of each step, from the beginning of one to that of the next, and
-    what processors worked a step, in all threads."""
+    """A free run: milliseconds of each step, from the beginning of one to that of the next, what
+    processors worked a step, in all threads, and how long the host took meanwhile for what is
+    always the same."""
 
     steps_ms: list[float]
     processor_ms: float
+    pace_ms: float
 
     @property
     def step_ms(self) -> float:
@@ -173,6 +175,7 @@ def free_run(step: Step, steps: int = STEPS) -> Free:
     """So many steps behind the first ones, with nothing but a barrier before all."""
     dist.barrier()
     wait()
+    before_ms = pace_ms()
     moments, begun_s = [], 0.0
     for number in range(FIRST_STEPS + steps):
         if number == FIRST_STEPS:
@@ -183,7 +186,15 @@ def free_run(step: Step, steps: int = STEPS) -> Free:
     moments.append(moment())
     wait()
     times = [float(begun.elapsed_time(ended)) for begun, ended in pairwise(moments)]
-    return Free(times[FIRST_STEPS:], worked_s / steps * 1e3)
+    return Free(times[FIRST_STEPS:], worked_s / steps * 1e3, (before_ms + pace_ms()) / 2)
+
+
+def pace_ms() -> float:
+    """What a host that changes its speed takes now for a loop of no operators."""
+    begun_s, counts = time.perf_counter(), dict.fromkeys(range(64), 0)
+    for number in range(20_000):
+        counts[number % 64] += number
+    return (time.perf_counter() - begun_s) * 1e3
 
 
 class Moment:
@@ -247,7 +258,8 @@ def runs_beside(
     name: str, ones: list[list[Free]], others: list[list[Free]]
 ) -> dict[str, float | list[float]]:
     """How two ways compare: in the usual round, each with its best run; by the steps that nothing
-    held up, the fastest tenth of all; and by the work of the processors."""
+    held up, the fastest tenth of all; by the work of the processors; and by the median of all runs,
+    each against the host's pace while it ran."""
 
     def steps(rounds: list[list[Free]]) -> list[float]:
         return [min(run.step_ms for run in runs) for runs in rounds]
@@ -258,8 +270,12 @@ def runs_beside(
     def worked(rounds: list[list[Free]]) -> list[float]:
         return [min(run.processor_ms for run in runs) for runs in rounds]
 
+    def paced(rounds: list[list[Free]]) -> float:
+        return statistics.median(run.step_ms / run.pace_ms for runs in rounds for run in runs)
+
     return {
         **beside(name, steps(ones), steps(others)),
+        f"{name}_paced_ratio": paced(ones) / paced(others),
         f"{name}_undisturbed_ratio": fastest(every(ones)) / fastest(every(others)),
         f"{name}_processor_ratio": fastest(worked(ones)) / fastest(worked(others)),
     }
