@@ -434,3 +434,60 @@ def test_without_an_update_no_pass_is_known_to_be_the_last() -> None:
     kept = trace.events["name"].astype(str).to_numpy() != "Optimizer.step#SGD.step"
     (found,) = comm_findings(analyze(keep_rows(trace, kept))).values()
     assert found.gain_ns is None
+
+
+# --- buffers of DistributedDataParallel -----------------------------------------------------------
+
+
+def sends_buffers(kind: str, forward: str = "DistributedDataParallel.forward") -> Analysis:
+    """Four steps: buffers are packed, sent and unpacked before the model is called, which itself
+    broadcasts something."""
+    maker = TraceMaker()
+    for step in range(4):
+        at = 1000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 900)
+        maker.annotation(forward, at + 5, 800)
+        maker.operator("aten::flatten_dense_tensors", at + 10, 20)
+        maker.operator("c10d::broadcast_", at + 40, 5)
+        maker.annotation("gloo:broadcast", at + 50, 100, tid=2)
+        maker.operator("aten::copy_", at + 160, 10)
+        # Once it tells all ranks how gradients are put together.
+        if step == 1:
+            maker.operator("aten::empty", at + 200, 10)
+            maker.operator("c10d::broadcast_", at + 220, 5)
+            maker.annotation("gloo:broadcast", at + 230, 40, tid=2)
+        maker.module("net", "Sequential", at + 300, 400)
+        maker.module("net.1", kind, at + 310, 50)
+        maker.operator("aten::mm", at + 320, 30)
+        maker.operator("c10d::broadcast_", at + 400, 5)
+        maker.annotation("gloo:broadcast", at + 410, 50, tid=2)
+        maker.operator("aten::mm", at + 500, 100)
+    return analyze(maker.build())
+
+
+def test_buffers_sent_before_each_forward_pass_are_called_so() -> None:
+    findings = [f for f in sends_buffers("BatchNorm1d").findings if f.rule == "comm.exposed"]
+    buffers, other = sorted(findings, key=lambda finding: "packing_ns" not in finding.detail)
+    assert (buffers.count, other.count) == (4, 5)
+    assert buffers.title == (
+        "DistributedDataParallel sends the buffers of the model before each forward pass: "
+        "broadcast, 400 us in 4 calls, and 120 us to pack and unpack them"
+    )
+    assert buffers.cost_ns == buffers.gain_ns == 520_000 and other.gain_ns is None
+    assert "broadcast_buffers=False" in buffers.advice and "SyncBatchNorm" in buffers.advice
+    assert "running statistics of BatchNorm1d" in buffers.advice
+    assert other.title.startswith("broadcast: 240 us in 5 calls")
+    left = without_waiting(buffers, 100_000, 4_000_000)
+    assert left is not None and left.cost_ns == left.gain_ns == 420_000
+    assert "300 us on the wire and 100 us of waiting" in left.title
+    assert left.advice == buffers.advice
+
+
+def test_buffers_that_never_change_are_told_from_statistics() -> None:
+    findings = [f for f in sends_buffers("RMSNorm").findings if "packing_ns" in f.detail]
+    assert "do not change" in findings[0].advice and "SyncBatchNorm" not in findings[0].advice
+
+
+def test_broadcasts_outside_of_data_parallel_are_no_buffers() -> None:
+    analysis = sends_buffers("BatchNorm1d", forward="forward")
+    assert not [f for f in analysis.findings if "packing_ns" in f.detail]

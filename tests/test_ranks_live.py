@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.rank_samples import compared, moved, straggler
+from tracer.analyzers import analyze
 from tracer.store import load_run, save_run
 
 SECOND = 1_000_000_000
@@ -84,6 +85,33 @@ t.save(sys.argv[1])
 """
 
 
+BUFFERS = """
+import sys
+import torch, torch.distributed as dist
+from tracer import trace
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+layers = [layer for _ in range(8) for layer in (torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64))]
+model = torch.nn.parallel.DistributedDataParallel(
+    torch.nn.Sequential(*layers), broadcast_buffers=sys.argv[2] == "1"
+)
+
+def step():
+    model(torch.randn(16, 64)).sum().backward()
+
+step()
+dist.barrier()
+with trace(metrics=False) as t:
+    for _ in range(6):
+        with t.step("train"):
+            step()
+t.save(sys.argv[1])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
 def run_ranks(folder: Path, late: int, program: str = PROGRAM) -> Path:
     """Two gloo ranks on the loopback interface, on a port that is free."""
     script = folder / "program.py"
@@ -101,6 +129,21 @@ def run_ranks(folder: Path, late: int, program: str = PROGRAM) -> Path:
     )
     assert outcome.returncode == 0, outcome.stderr[-2000:]
     return saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broadcast", [1, 0])
+def test_broadcasts_of_buffers_are_told_as_what_they_are(tmp_path: Path, broadcast: int) -> None:
+    saved = run_ranks(tmp_path, broadcast, BUFFERS)
+    for rank in ("rank0", "rank1"):
+        analysis = analyze(load_run(saved / rank))
+        told = [f for f in analysis.findings if "packing_ns" in f.detail]
+        assert len(told) == broadcast
+        for finding in told:
+            # In each step one of statistics, and one of how many batches were counted.
+            assert 6 <= finding.count <= 2 * 6
+            assert finding.detail["statistics"] == ["BatchNorm1d"]
+            assert 0 < (finding.gain_ns or 0) < analysis.window.wall_ns
 
 
 @pytest.mark.slow

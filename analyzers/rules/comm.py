@@ -19,6 +19,12 @@ from tracer.analyzers.accounting import COMPUTE
 from tracer.analyzers.context import Context
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.intervals import NONE, Longs, distinct
+from tracer.analyzers.rules.buffer_broadcasts import (
+    Buffers,
+    advice_on_buffers,
+    buffer_broadcasts,
+    title_of_buffers,
+)
 from tracer.analyzers.rules.gradient_sums import Spared, needless_sums
 from tracer.analyzers.rules.judging import (
     CRITICAL_RATIO,
@@ -44,6 +50,10 @@ _ENOUGH_LIKE = 3
 _MOSTLY_WAITING, _ENOUGH_CALLS = 4, 10
 _SMALL_BYTES, _NO_LINK_NEEDS_NS = 1 << 16, 200_000
 _GAIN_BASIS = "computed: what is exposed of the sums that the last backward pass repeats"
+_BUFFERS_BASIS = (
+    "computed: what is exposed of the broadcasts, and what packs and unpacks buffers; what of it "
+    "is waiting for a rank may be waited for elsewhere"
+)
 _MOST_EVENTS, _MOST_PLACES = 100, 8
 
 _OVERLAP = (
@@ -67,8 +77,13 @@ class _Kind:
     op: str
     group: str
     rows: Longs
-    cost_ns: int
+    exposed_ns: int
     stream: int
+    packing_ns: int = 0  # of buffers that are sent
+
+    @property
+    def cost_ns(self) -> int:
+        return self.exposed_ns + self.packing_ns
 
 
 def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
@@ -79,12 +94,16 @@ def judge_communication(context: Context, analysis: Analysis) -> RuleResult:
             checks=tuple(Check(rule, "not_checked", reason) for rule in (EXPOSED, SAME_STREAM))
         )
     apart = began_apart(analysis)
-    kinds = [kind for kind in _kinds(context, analysis, apart) if _matters(kind, analysis)]
+    buffers = buffer_broadcasts(context, analysis)
+    kinds = _kinds(context, analysis, apart, buffers)
+    kinds = [kind for kind in kinds if _matters(kind, analysis)]
     findings: tuple[Finding, ...] = ()
     if kinds:
         places = context.work.once(Places)
         spared = needless_sums(context, analysis.collectives)
-        findings = tuple(_finding(context, analysis, places, kind, spared) for kind in kinds)
+        findings = tuple(
+            _finding(context, analysis, places, kind, spared, buffers) for kind in kinds
+        )
     said = "" if len(analysis.collectives) else "no collective ran"
     checks = [verdict(EXPOSED, findings, said), verdict(SAME_STREAM, findings, said)]
     if analysis.cpu_only:
@@ -138,8 +157,11 @@ def _apart_notes(analysis: Analysis, apart: NDArray[np.bool_]) -> tuple[Note, ..
     return (Note("comm.window_start", text, int(apart.sum()), {"longest_ns": length}),)
 
 
-def _kinds(context: Context, analysis: Analysis, apart: NDArray[np.bool_]) -> list[_Kind]:
-    """Exposed collectives by operation, group and whether their stream computes."""
+def _kinds(
+    context: Context, analysis: Analysis, apart: NDArray[np.bool_], buffers: Buffers
+) -> list[_Kind]:
+    """Exposed collectives by operation, group, whether their stream computes, and whether they send
+    buffers."""
     collectives = analysis.collectives
     if not len(collectives):
         return []
@@ -147,13 +169,15 @@ def _kinds(context: Context, analysis: Analysis, apart: NDArray[np.bool_]) -> li
     inside = (collectives["step"].to_numpy() != NONE) & ~apart
     exposed = np.where(inside, collectives["exposed_ns"].to_numpy(), 0)
     op, group = collectives["op"].cat.codes.to_numpy(), collectives["group"].cat.codes.to_numpy()
-    first, of = distinct(op, group, computing)
+    first, of = distinct(op, group, computing, buffers.sent)
     kinds = []
     for code, shares in enumerate(computing[first].tolist()):
         rows = np.flatnonzero((of == code) & (exposed > 0))
         if rows.size:
             rule = SAME_STREAM if shares else EXPOSED
-            kinds.append(_kind(analysis, rule, rows, exposed, streams))
+            kind = _kind(analysis, rule, rows, exposed, streams)
+            packing = buffers.packing_ns if buffers.sent[rows[0]] else 0
+            kinds.append(replace(kind, packing_ns=packing))
     return kinds
 
 
@@ -194,7 +218,12 @@ def _streams(context: Context, analysis: Analysis) -> tuple[Longs, NDArray[np.bo
 
 
 def _finding(
-    context: Context, analysis: Analysis, places: Places, kind: _Kind, spared: Spared
+    context: Context,
+    analysis: Analysis,
+    places: Places,
+    kind: _Kind,
+    spared: Spared,
+    buffers: Buffers,
 ) -> Finding:
     collectives = analysis.collectives
     exposed = collectives["exposed_ns"].to_numpy()
@@ -204,21 +233,27 @@ def _finding(
     detail: dict[str, Any] = {
         "op": kind.op,
         "group": kind.group or None,
-        "exposed_ns": kind.cost_ns,
+        "exposed_ns": kind.exposed_ns,
         "overlapped_ns": int(collectives["overlapped_ns"].to_numpy()[kind.rows].sum()),
         "modules": _modules(context, analysis, order),
     }
     if kind.rule == SAME_STREAM:
         detail["stream"] = kind.stream
     needless = _needless_ns(kind, exposed, spared)
-    if needless:
+    if buffers.sent[kind.rows[0]]:
+        needless = kind.cost_ns
+        detail |= {"packing_ns": kind.packing_ns, "statistics": list(buffers.statistics)}
+        detail["gain_basis"] = _BUFFERS_BASIS
+    elif needless:
         detail |= {"backward_passes": spared.passes, "gain_basis": _GAIN_BASIS}
     alone = len(analysis.trace.meta.process_groups) > 0 or (analysis.trace.meta.world_size or 0) > 1
     return Finding(
         rule=kind.rule,
         severity=severity_of(kind.cost_ns, analysis),
         title=_title(
-            kind.rule, detail, f"{milliseconds(kind.cost_ns)} in {counted(len(kind.rows), 'call')}"
+            kind.rule,
+            detail,
+            f"{milliseconds(kind.exposed_ns)} in {counted(len(kind.rows), 'call')}",
         ),
         count=len(kind.rows),
         cost_ns=kind.cost_ns,
@@ -226,7 +261,8 @@ def _finding(
         steps=tuple(steps[steps != NONE].tolist()),
         where=places.of_work(int(work[order[0]])),
         detail=detail,
-        advice=_needless_advice(detail) + _advice(kind.rule, analysis, kind.rows, alone),
+        advice=_buffers_advice(detail)
+        or _needless_advice(detail) + _advice(kind.rule, analysis, kind.rows, alone),
         gain_ns=needless,
         events=tuple(context.work.event[work[order[:_MOST_EVENTS]]].tolist()),
     )
@@ -238,6 +274,11 @@ def _needless_ns(kind: _Kind, exposed: Longs, spared: Spared) -> int | None:
     each = exposed[kind.rows].astype(np.float64)
     ratio = float(each[spared.needless[kind.rows]].sum() / each.sum())
     return round(ratio * kind.cost_ns) if ratio >= _NEEDLESS_RATIO else None
+
+
+def _buffers_advice(detail: Mapping[str, Any]) -> str:
+    """ "" where no buffers are sent."""
+    return advice_on_buffers(tuple(detail["statistics"])) if "packing_ns" in detail else ""
 
 
 def _needless_advice(detail: Mapping[str, Any]) -> str:
@@ -311,6 +352,8 @@ def _title(rule: str, detail: Mapping[str, Any], amount: str) -> str:
     group, op = detail["group"], str(detail["op"])
     op = "other collectives" if op == "other" else op
     named = f"{op} of group {group}" if group else op
+    if "packing_ns" in detail:
+        return title_of_buffers(named, amount, milliseconds(detail["packing_ns"]))
     if passes := detail.get("backward_passes"):
         named = f"{named} in each of {passes} backward passes"
     if rule == SAME_STREAM:
@@ -346,7 +389,8 @@ def without_waiting(
         return None
     severity: Severity = "critical" if ratio >= CRITICAL_RATIO else "warning"
     detail = {**finding.detail, "exposed_wait_ns": waited_ns, "exposed_wire_ns": cost}
-    amount = f"{milliseconds(cost)} on the wire"
+    wire = max(cost - int(detail.get("packing_ns", 0)), 0)
+    amount = f"{milliseconds(wire)} on the wire"
     if waited_ns:
         ranks = f"rank {', '.join(map(str, waited_for))}" if waited_for else "other ranks"
         amount += f" and {milliseconds(waited_ns)} of waiting for {ranks}"
@@ -357,7 +401,7 @@ def without_waiting(
         cost_ns=cost,
         ratio=ratio,
         title=_title(finding.rule, detail, amount),
-        advice=_needless_advice(detail) + _rest(finding.rule, detail),
+        advice=_buffers_advice(detail) or _needless_advice(detail) + _rest(finding.rule, detail),
         detail=detail,
         # Which of them wait is not told: all alike.
         gain_ns=None if gain is None else round(gain * cost / max(finding.cost_ns or 0, 1)),
