@@ -251,3 +251,51 @@ def test_the_order_of_kernels_tells_the_parts_of_a_layer(core: Core, tmp_path: P
     known, found = analyze(recorded), analyze(device_alone(recorded))
     assert misplaced(known, NAMELESS) == set()
     assert agreement(found, known) == 1.0
+
+
+class Modulation(nn.Module):
+    """Gates what it projects with convolutions of it, as focal modulation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj_in, self.proj_out = nn.Linear(64, 128), nn.Linear(64, 64)
+        self.context = nn.Conv1d(64, 64, 3, padding=1, groups=64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, context = self.proj_in(x).chunk(2, -1)
+        mixed = self.context(context.transpose(1, 2)).transpose(1, 2)
+        out: torch.Tensor = self.proj_out(gate * mixed)
+        return out
+
+
+class Modulated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.modulation, self.mlp, self.norm = Modulation(), Feeds(), nn.LayerNorm(64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.modulation(self.norm(x))
+        out: torch.Tensor = x + self.mlp(x)
+        return out
+
+
+class Speech(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.subsampling = nn.Sequential(nn.Linear(16, 64), nn.Linear(64, 64))
+        self.layers = nn.ModuleList(Modulated() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.subsampling(x)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_words_that_mean_something_else() -> None:
+    """A modulation that convolves mixes and is no norm; subsampling chooses no token."""
+    model, x = Speech().eval(), torch.randn(2, 12, 16)
+    modules = analysis_of(model, lambda: model(x)).modules
+    roles = dict(zip(modules["path"], modules["role"], strict=True))
+    assert (roles["layers.0.modulation"], roles["layers.0.mlp"]) == ("mixer", "ffn")
+    assert roles["subsampling"] not in ("sampling", "norm")

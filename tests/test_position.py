@@ -103,6 +103,11 @@ EAGER_MODELS = {
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
         "o: layernorm gemm",
     ),
+    "siglip, places of patches looked up": passes(
+        "o: conv add gather add",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
+        "o: layernorm a: gemm*2 mul softmax gemm*2 o: layernorm f: gemm gelu gemm",
+    ),
     "segformer, a convolution in the FFN": passes(
         "o: conv layernorm",
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm conv gelu gemm o: add"] * 4,

@@ -47,7 +47,8 @@ ACTIVATION = _words(
 )  # fmt: skip
 # A word of its own: the two letters of "Yolos" and the next word's first are none.
 LOSS = re.compile(r"Loss|LOSS|(?:^|_)loss|[Cc]riterion|[Cc]ross_?[Ee]ntropy")
-SAMPLER = _words(r"sampler", r"sampling")
+# Of tokens; what makes fewer or more places of a sequence or an image is none.
+SAMPLER = _words(r"(?<!re)(?<!sub)(?<!down)(?<!up)(?<!sub_)(?<!down_)(?<!up_)sampl(er|ing)")
 ADAPTER = _words(r"^lora_", r"^(lokr|hada|vera|oft|boft|ia3)_", r"^adapters?$", r"_adapter$")
 LINEAR = _words(r"linear", r"^conv1d$", r"^dense$", r"projection$", r"lora_[ab]")
 CONVOLUTION = _words(r"conv(transpose)?[123]d")

@@ -104,7 +104,7 @@ def _named_role(tree: ModuleTree, row: int, children: list[list[int]]) -> str:
     if leaf and (NORM.search(kind) or NORM_NAME.search(name)):
         return "norm"
     if MODULATION.search(_own_word(kind)) or MODULATION.search(name):
-        return "norm"
+        return "mixer" if _has_convolution(tree, children, row) else "norm"
     if NORM.search(name) and not MIXES_OR_FEEDS.search(kind) and not _is_model(tree, row, children):
         return "norm"
     if leaf and ACTIVATION.search(kind):

@@ -60,6 +60,8 @@ _MIXING = re.compile(
     rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*Ac*Gg*c*[DNBF])(?=[^NBF]*G)", re.S
 )
 _UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
+# Convolutions that cut an image into patches, whose places are looked up right after.
+_PATCHES = re.compile(rb"[zc]*V[^GMNBFRAKSY]*$")
 _CHOICE = re.compile(rb".*[YL]", re.S)
 
 
@@ -127,7 +129,9 @@ class Cutter:
         start = chosen.end() if chosen else 0
         gather = text.find(b"E", start) if chosen else _gather(text)
         if self.gathers and gather >= 0:
-            return gather, gather
+            patches = _PATCHES.search(text, start, gather)
+            first = patches.start() if patches else gather
+            return first, first
         if chosen:
             return start, start
         if self.convolutions and b"V" in text:
