@@ -26,7 +26,8 @@ from tracer.analyzers.rules.judging import (
 from tracer.findings import Check, Finding, Where
 
 RULE = "fallback.mixer"
-# A fused layer has its scan, a convolution, a gate and a few casts beside its products.
+# A fused layer has its scan, which may be some kernels for chunks, a convolution, gates and casts
+# beside its products.
 _KERNELS = 24
 _SCANS = ("SCAN", "SCAN_AUX")
 # What a layer has anyway. Products of small pieces are the recurrence's own.
@@ -137,15 +138,15 @@ def _finding(context: Context, analysis: Analysis, pieces: _Pieces) -> Finding:
             "cause": "unfused-scan",
             "kernels_per_call": kernels,
             "idle_ns": idle,
-            "expected": "one fused scan kernel a call",
-            "gain_basis": "estimate: one kernel in place of those of a call",
+            "expected": f"fused kernels, fewer than {_KERNELS} a call",
+            "gain_basis": "estimate: of the kernels of a call as many stay as a fused layer has",
         },
         advice=(
             f"They take {milliseconds(cost)} with the idle before them. Install the kernels that "
             "the model's code looks for (its warning at loading names them, such as mamba-ssm and "
             "causal-conv1d, or flash-linear-attention), or compile the layer with torch.compile."
         ),
-        gain_ns=cost * (kernels - 1) // kernels,
+        gain_ns=cost * (kernels - _KERNELS + 1) // kernels,
         events=tuple(work.event[mine[:100]].tolist()),
     )
 
