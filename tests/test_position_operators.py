@@ -15,9 +15,10 @@ from tests.test_position_models import small
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
 from tracer.analyzers import analyze
+from tracer.analyzers.names.operator_names import COMPUTING_NOTHING
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-KINDS = ["llama", "gpt2", "mixtral", "deepseek_v3", "bart"]
+KINDS = ["llama", "gpt2", "mixtral", "deepseek_v3", "bart", "rwkv", "imagegpt"]
 
 
 def recorded(kind: str, *, trains: bool) -> Analysis:
@@ -32,7 +33,7 @@ def recorded(kind: str, *, trains: bool) -> Analysis:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with torch.set_grad_enabled(trains), trace(model, metrics=False) as t:
         for _ in range(2):
-            logits = model(**inputs).logits
+            logits = model(**inputs)[0]
             if trains:
                 logits.square().mean().backward()
                 optimizer.step()
@@ -49,7 +50,9 @@ def groups(analysis: Analysis) -> NDArray[np.object_]:
 def test_operators_have_the_groups_of_their_modules(kind: str, trains: bool) -> None:
     known = recorded(kind, trains=trains)
     found = analyze(without_modules(known.trace))
-    duration = known.trace.events["duration_ns"].to_numpy()[known.work["event"]]
+    events = known.trace.events.iloc[known.work["event"]]
+    computes = ~events["name"].astype(str).str.removeprefix("aten::").isin(COMPUTING_NOTHING)
+    duration = (events["duration_ns"] * computes).to_numpy()  # a first view can be long by chance
     same = groups(known) == groups(found)
     assert set(groups(found)) >= {"attention", "ffn", "other"}
     assert duration[same].sum() >= 0.995 * duration.sum()

@@ -23,7 +23,7 @@ _WHOLE = {
 CONFIDENCE = 0.6
 _NODE = re.compile(r"Backward\d*$")
 # A sum with a number looks like any other: between a mean and its root, that of a norm.
-_EPSILON = re.compile(rb"(?<=v)D(?=r)")
+_EPSILON = re.compile(rb"(?<=v)D(?=[re])")
 
 
 def silent(work: Work) -> NDArray[np.bool_]:

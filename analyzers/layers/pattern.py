@@ -57,7 +57,7 @@ _GATHER = re.compile(
 # scan where that is written out in many kernels. Convolutions of images have no product before, and
 # the one of an FFN lies with an activation between its two products.
 _MIXING = re.compile(
-    rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*Ac*Gg*c*[DNBF])(?=[^NBF]*G)", re.S
+    rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*A[cd]*Gg*[cd]*[DNBF])(?=[^NBF]*G)", re.S
 )
 _UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
 # Convolutions that cut an image into patches, whose places are looked up right after.
