@@ -16,6 +16,13 @@ from typing import Any, NamedTuple
 
 from tracer.collectors.user_code import function_name
 
+# Calls that never take long: threads take turns behind any, and are seen there.
+_SHORT = frozenset(
+    {f"time.{name}{unit}" for name in ("perf_counter", "monotonic", "time", "process_time",
+                                       "thread_time") for unit in ("", "_ns")}
+    | {"len", "isinstance", "issubclass", "getattr", "hasattr", "setattr", "callable", "range",
+       "id", "type", "iter", "next", "abs", "bool", "int", "float", "zip", "enumerate"}
+)  # fmt: skip
 # Between a line and what it calls: wrappers, and ways from one function to another.
 _WAYS = ("contextlib", "functools", "importlib", "tracer")
 
@@ -69,7 +76,8 @@ def called_name(callee: Callee) -> str:
     if callee.module is not None:
         return _public(callee.code, callee.module)
     text = _written(callee.code, callee.at)
-    return _resolved(text, callee.code.co_filename) if text else ""
+    name = _resolved(text, callee.code.co_filename) if text else ""
+    return "" if name in _SHORT else name
 
 
 def _public(code: CodeType, module: str) -> str:

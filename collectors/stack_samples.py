@@ -39,6 +39,9 @@ _MOST_SELDOM = 4
 # program waits about as long again, which no clock here shows.
 _MOST_COST = 0.004
 _WITH_CHANGES = 2
+# Between calls of a model the first looks come whatever they take: they find nothing in the caches,
+# and a short recording would have no others.
+_FIRST_LOOKS = 8
 _LIMIT = 200_000
 _PROMPT_S = 0.001
 _OUR_THREADS = "tracer-"
@@ -110,8 +113,11 @@ class StackSamples:
 
     def _wait_s(self, looks: int, spent_s: float) -> float:
         """How long until the next look, after so many of which the last took so long."""
-        settled = self._in_call() or looks >= 2 * _DENSE_LOOKS
+        in_call = self._in_call()
+        settled = in_call or looks >= 2 * _DENSE_LOOKS
         times = _MOST_SELDOM if settled else 1 + looks // _DENSE_LOOKS
+        if looks < _FIRST_LOOKS and not in_call:
+            return self._interval_s * times
         return max(self._interval_s * times, _WITH_CHANGES * spent_s / _MOST_COST)
 
     def _look(self) -> None:

@@ -38,7 +38,7 @@ DEVICE = "cpu" if CPU else "cuda"
 LAYERS, TRAINED_LAYERS = 12, 6
 WIDTH, HEADS, LENGTH, BATCH = (64, 4, 16, 8) if CPU else (4096, 32, 4096, 256)
 STEPS, SAVED_STEPS, LATE_STEPS, PROFILED_STEPS = 12, 6, 12, 5
-RUNS = 5
+RUNS = 4
 # A host may change its speed for seconds at a time: what a host's speed decides takes many rounds.
 ROUNDS, FEW_ROUNDS = int(os.environ.get("TRACER_RANKS_ROUNDS", "12")), 3
 LATE_S = 0.02
