@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.live_models import decoder, prompt
 from tracer import trace
 from tracer.analyzers.facts.host import read_host
 from tracer.collectors.modules.looks import EVERY, FIRST_CALLS
@@ -98,9 +99,9 @@ def names_of_modules(run: Trace) -> list[str]:
     return [run.names[code] for code in run.name_codes[run.rows("module")]]
 
 
-def test_calls_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other tests are about happens: of nineteen calls six are looked at."""
-    model, x = Stack().eval(), torch.randn(2, 5, 16)
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each call whether it rested; complete when the recording has ended."""
     seen: list[int] = []
     close = ModuleRanges.close
 
@@ -109,9 +110,25 @@ def test_calls_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         close(ranges)
 
     monkeypatch.setattr(ModuleRanges, "close", closed)
+    return seen
+
+
+def test_calls_rest(rests: list[int]) -> None:
+    """What the other tests are about happens: of nineteen calls six are looked at."""
+    model, x = Stack().eval(), torch.randn(2, 5, 16)
     recorded(model, lambda _: model(x))
-    assert seen, threading.enumerate()
-    assert [i for i, rests in enumerate(seen) if not rests] == [*range(FIRST_CALLS), 8, 16]
+    assert rests, threading.enumerate()
+    assert [i for i, rested in enumerate(rests) if not rested] == [*range(FIRST_CALLS), 8, 16]
+
+
+def test_decoding_rests_though_its_cache_grows(rests: list[int]) -> None:
+    model = decoder("llama")
+    with torch.no_grad(), trace(model):
+        model.generate(prompt(), max_new_tokens=20, min_new_tokens=20, do_sample=False)
+    assert len(rests) == 20
+    # The prompt is of a kind of its own.
+    decodes = [*range(1, 1 + FIRST_CALLS), 9, 17]
+    assert [i for i, rested in enumerate(rests) if not rested] == [0, *decodes]
 
 
 def test_ranges_that_are_told_stand_around_their_operators() -> None:

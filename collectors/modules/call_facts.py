@@ -42,6 +42,11 @@ class CallFacts(NamedTuple):
     is_decoder: bool  # the output of an encoder came in
     past: int  # tokens in the cache
 
+    @property
+    def work(self) -> tuple[int, int, int, bool]:
+        """How much there is to do: a cache grows with each call, and is the same work."""
+        return self[:4]
+
 
 def argument_names(module_type: type[nn.Module]) -> tuple[str, ...]:
     """Names of the positional arguments of a class's `forward`, without `self`."""

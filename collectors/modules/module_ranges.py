@@ -421,7 +421,7 @@ class ModuleRanges:
         facts = call.facts
         if facts.batch < 0 or call.root.is_routed:  # how much there is to do is not known
             return
-        key = call.root.number, call.thread, call.trains, facts
+        key = call.root.number, call.thread, call.trains, facts.work
         kind = self.looks.kinds.get(key) or self.looks.new(key)
         if kind is None:
             return
