@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,15 @@ def test_a_fused_scan_is_none(kernel: str, tmp_path: Path) -> None:
     assert status_of(analysis) == "clear"
 
 
-def test_on_a_cpu_nothing_is_fused() -> None:
+def test_on_a_cpu_nothing_is_fused_and_what_the_framework_says_is_kept() -> None:
     with quiet():
         made: Any = small("mamba").float()
     model: nn.Module = made
+    said = "`selective_scan_fn` is falling back since `mamba_ssm` is not installed"
     with torch.no_grad(), trace(model) as t:
+        logging.getLogger("transformers").warning(said)
         model(TOKENS)
     assert found_in(t.analysis) == []
     assert status_of(t.analysis) == "not_checked"
+    notes = [note.message for note in t.analysis.notes if note.rule == "trace.framework_said"]
+    assert any(said in message for message in notes)

@@ -47,17 +47,21 @@ class _Pieces(NamedTuple):
 
 def judge_recurrence(context: Context, analysis: Analysis) -> RuleResult:
     """By the kernels in each call of a mixer that are neither its products nor a fused scan."""
-    if not analysis.accounted or context.work.cpu_only:
-        reason = analysis.breakdown_reason or "there is no device, and a CPU has no fused scans"
-        return RuleResult(checks=(Check(RULE, "not_checked", reason),))
     mixers = np.array([role == "mixer" for role in context.roles.own], dtype=bool)
-    if not mixers.any():
-        reason = "" if context.work.tree.paths else "no modules are recorded"
-        return RuleResult(checks=(Check(RULE, "not_checked" if reason else "clear", reason),))
-    pieces = _by_place(context, analysis, mixers)
+    reason = _not_checked(context, analysis)
+    pieces = [] if reason or not mixers.any() else _by_place(context, analysis, mixers)
     found = [_finding(context, analysis, one) for one in pieces if _is_unfused(context, one)]
     findings, notes = quoted(context.work.trace, RULE, found)
-    return RuleResult(findings, (verdict(RULE, findings),), notes)
+    check = Check(RULE, "not_checked", reason) if reason else verdict(RULE, findings)
+    return RuleResult(findings, (check,), notes)
+
+
+def _not_checked(context: Context, analysis: Analysis) -> str:
+    if not analysis.accounted:
+        return analysis.breakdown_reason
+    if context.work.cpu_only:
+        return "there is no device, and a CPU has no fused scans"
+    return "" if context.work.tree.paths else "no modules are recorded"
 
 
 def _by_place(context: Context, analysis: Analysis, mixers: NDArray[np.bool_]) -> list[_Pieces]:
