@@ -14,13 +14,17 @@ from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
 
+# What enters and what leaves a range, again and again.
+Range = tuple[Callable[[], object], Callable[[], object]]
+MakeRange = Callable[[str], Range]
+
 _DEFINED = re.compile(r"^(\w+) = async_compile\.cpp\w*\(", re.M)
 
 
 class GeneratedRanges:
     """Wraps kernels of modules that are loaded at `start` or later, until `close`."""
 
-    def __init__(self, make_range: Callable[[str], Any]) -> None:
+    def __init__(self, make_range: MakeRange) -> None:
         self._make_range = make_range
         self._wrapped: list[tuple[ModuleType, str, Any, Any]] = []
         self._done = 0
@@ -59,14 +63,25 @@ class GeneratedRanges:
 class _RangedKernel:
     """A kernel that writes a range when it is called."""
 
-    def __init__(self, name: str, kernel: Any, make_range: Callable[[str], Any]) -> None:
+    def __init__(self, name: str, kernel: Any, make_range: MakeRange) -> None:
         self._name, self._kernel, self._make_range = name, kernel, make_range
+        self._closed: list[Range] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         if not autograd_profiler._is_profiler_enabled:
-            return self._kernel(*args, **kwargs)
-        with self._make_range(self._name):
-            return self._kernel(*args, **kwargs)
+            return self._kernel(*args)
+        # A range is taken while it is open: two threads may call the kernel.
+        try:
+            closed = self._closed.pop()
+        except IndexError:
+            closed = self._make_range(self._name)
+        enter, leave = closed
+        enter()
+        try:
+            return self._kernel(*args)
+        finally:
+            leave()
+            self._closed.append(closed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
