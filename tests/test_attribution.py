@@ -84,6 +84,45 @@ def test_a_users_own_names_are_understood_from_what_ran() -> None:
     assert parts(analyze(maker.build())) == [*layer_parts * 2, ("other", "lm_head", "module")]
 
 
+def routed(maker: TraceMaker, products: int) -> None:
+    """A linear layer of so many kernels in one operator, a softmax, and the choice of experts."""
+    maker.module("layers.0", "DecoderLayer", 0, 100)
+    maker.module("layers.0.mlp", "SparseMoe", 1, 90)
+    maker.module("layers.0.mlp.gate", "TopkRouter", 2, 60)
+    maker.operator("aten::mm", 3, 20)
+    for place in range(products):
+        at = 4 + 5 * place
+        maker.launch(f"sm80_xmma_gemm_f32f32_{place}", start=at, run=(at + 1, at + 2))
+    for place, (kernel, operator) in enumerate(
+        (("cunn_SoftMaxForward<float>", "aten::_softmax"), ("gatherTopK<float>", "aten::topk"))
+    ):
+        at = 30 + 10 * place
+        maker.launch(kernel, start=at, run=(at + 1, at + 2), operator=operator)
+
+
+@pytest.mark.parametrize("products", [1, 2, 3])
+def test_a_router_whose_product_takes_several_kernels_is_no_attention(products: int) -> None:
+    maker = TraceMaker()
+    routed(maker, products)
+    found = {(group, part) for group, part, _ in parts(analyze(maker.build()))}
+    assert found == {("ffn", "router")}
+
+
+def test_what_mixes_residual_streams_is_part_of_no_block() -> None:
+    maker = TraceMaker()
+    maker.module("layers.0", "DecoderLayer", 0, 100)
+    maker.module("layers.0.attn_hc", "HyperConnection", 1, 20)
+    maker.launch("nvjet_x", start=3, run=(4, 5), operator="aten::mm")
+    maker.module("layers.0.self_attn", "Attention", 30, 20)
+    maker.launch("nvjet_y", start=33, run=(34, 35), operator="aten::mm")
+    maker.launch("nvjet_z", start=63, run=(64, 65), operator="aten::bmm")
+    assert [part for _, part, _ in parts(analyze(maker.build()))] == [
+        "residual",
+        "projection",
+        "residual",
+    ]
+
+
 def test_a_name_never_seen_costs_nothing_but_unattributed() -> None:
     maker = TraceMaker()
     maker.annotation("ProfilerStep#0", 0, 10)

@@ -60,26 +60,28 @@ SWITCH = (
 )
 LORA = "gemm cast gemm*2 mul add cast"
 ADAPTED = f"o: {RMS} a: {LORA} {LORA} {LORA} {ROPE} cat*2 core {LORA} o: add {RMS} {GATED} o: add"
-# Weights of residual streams, and their weighted sum; what a block gives goes to all of them.
+# Weights of residual streams, and their weighted sum; what a block gives goes to all of them. No
+# block owns any of it.
 STREAMS = "cast square mean epsilon root mul"
 WEIGHED = (
     "gemm mul add sigmoid epsilon mul add sigmoid mul*2 add softmax epsilon sum epsilon sum "
     "epsilon mul sum cast"
 )
-SPREAD = "cast mul cast gemm o: add"
+SPREAD = "o: cast mul cast gemm add"
 STREAMED = (
-    f"o: {STREAMS} a: {WEIGHED} o: {RMS} {QKV} core gemm {SPREAD} "
-    f"{STREAMS} f: {WEIGHED} o: {RMS} {GATED} {SPREAD}"
+    f"o: {STREAMS} {WEIGHED} {RMS} {QKV} core gemm {SPREAD} "
+    f"{STREAMS} {WEIGHED} {RMS} {GATED} {SPREAD}"
 )
 # Or the product comes before its norm, and the streams take no product to be spread.
 NORMED_LATER = (
-    f"gemm o: square mean epsilon root mul %s add sigmoid epsilon mul add sigmoid mul sum cast "
-    f"o: {RMS}"
+    "gemm square mean epsilon root mul add sigmoid epsilon mul add sigmoid mul sum cast " + RMS
 )
 STREAMED_LATER = (
-    f"a: {NORMED_LATER % 'a:'} {QKV} core gemm cast mul cast o: add "
-    f"f: {NORMED_LATER % 'f:'} {GATED} cast mul cast o: add"
+    f"o: {NORMED_LATER} {QKV} core gemm o: cast mul cast add "
+    f"{NORMED_LATER} {GATED} o: cast mul cast add"
 )
+# Where no block follows, nothing tells that the last one gave to several streams.
+NOT_WEIGHED_AFTER = STREAMED_LATER.removesuffix("o: cast mul cast add") + "cast mul cast o: add"
 PLAIN_HEAD = "gemm argmax"
 EAGER_MODELS = {
     "llama": passes(TABLE, [LLAMA] * 4, f"o: {RMS} {PLAIN_HEAD}"),
@@ -199,7 +201,7 @@ EAGER_MODELS = {
         TABLE, [STREAMED] * 4, f"o: {STREAMS} gemm mul add sigmoid mul sum {RMS} {PLAIN_HEAD}"
     ),
     "streams, weighed by a product before its norm": passes(
-        TABLE, [STREAMED_LATER] * 4, f"o: {RMS} {PLAIN_HEAD}"
+        TABLE, [STREAMED_LATER] * 3 + [NOT_WEIGHED_AFTER], f"o: {RMS} {PLAIN_HEAD}"
     ),
     "lora": passes(TABLE, [ADAPTED] * 4, f"o: {RMS} {PLAIN_HEAD}"),
 }

@@ -35,6 +35,8 @@ FFN = _words(
 FEED = _words(r"mlp", r"ffn", r"feed_?forward", r"channel_?mix")
 # What makes the scale and the shift of a norm from a condition.
 MODULATION = _words(r"modulation", r"ada_?ln", r"ada_?(layer_?|rms_?|group_?)?norm")
+# What keeps several residual streams, or learns how the one is added to.
+RESIDUAL = _words(r"hyper_?connection", r"^alt_?up", r"altup$", r"laurel")
 DROPOUT = _words(r"drop_?out", r"drop_?path", r"stochastic_?depth")
 MIXES_OR_FEEDS = _words(ATTENTION.pattern, MIXER.pattern, FFN.pattern, r"layer$", r"block$")
 ROUTER = _words(r"router", r"^gate$", r"gating", r"topk_?router", r"^wg$")

@@ -29,6 +29,7 @@ from tracer.analyzers.evidence.role_words import (
     MOE,
     NORM,
     NORM_NAME,
+    RESIDUAL,
     ROPE,
     ROUTER,
     SAMPLER,
@@ -40,7 +41,16 @@ from tracer.events import Trace
 
 # Roles of a module of its own. "layer" is a repeated block that holds attention or a mixer;
 # "container" is everything that only passes on.
-BLOCK_ROLES = ("attention", "mixer", "ffn", "embedding", "lm_head", "loss", "sampling")
+BLOCK_ROLES = (
+    "attention",
+    "mixer",
+    "ffn",
+    "residual",
+    "embedding",
+    "lm_head",
+    "loss",
+    "sampling",
+)
 _NOTHING_SEEN = Seen()
 
 
@@ -107,6 +117,8 @@ def _named_role(tree: ModuleTree, row: int, children: list[list[int]]) -> str:
         return "mixer" if _has_convolution(tree, children, row) else "norm"
     if NORM.search(name) and not MIXES_OR_FEEDS.search(kind) and not _is_model(tree, row, children):
         return "norm"
+    if RESIDUAL.search(kind):
+        return "residual"
     if leaf and ACTIVATION.search(kind):
         return "activation"
     if LOSS.search(kind):

@@ -199,10 +199,11 @@ def _outside(own: str, operator: str, kernel: KernelName) -> Part:
         return "other", "norm"
     if kernel.category == "attention":
         return "attention", "core"
-    return ("other", "residual") if operator in _ADDS or kernel.token == "ADD" else None
+    return ("other", "residual") if operator in _SUMS or kernel.token == "ADD" else None
 
 
-_ADDS = ("aten::add", "aten::add_", "aten::copy_", "aten::mul", "aten::addcmul")
+# What adds to the residual stream; several streams are mixed by a batched product.
+_SUMS = ("aten::add", "aten::add_", "aten::copy_", "aten::mul", "aten::addcmul", "aten::bmm")
 
 
 def _in_attention(own: str, operator: str, kernel: KernelName, place: int) -> Part:
@@ -275,6 +276,7 @@ _BLOCKS: dict[str, Callable[[str, str, KernelName, int], Part]] = {
     "ffn": _in_ffn,
     "experts": _in_experts,
     "router": _whole("ffn", "router"),
+    "residual": _whole("other", "residual"),
     "embedding": _whole("other", "embedding"),
     "lm_head": _whole("other", "lm_head"),
     "loss": _whole("other", "loss"),

@@ -37,8 +37,11 @@ def seen_in_modules(work: Work) -> Seen:
     product = _of_token(work, ("GEMM",))
     batched = product & _of_operator(work, BATCHED_PRODUCTS)
     softmax = _of_token(work, ("SOFTMAX",))
-    softmaxes, products = _counts(work, softmax), _counts(work, product)
-    unfused = (softmaxes > 0) & (products >= 2 * softmaxes)  # a router's has none
+    softmaxes = _counts(work, softmax)
+    # A router's softmax has one product, of a linear layer.
+    chooses = _counts(work, _of_token(work, ("TOPK", "ROUTER"))) > 0
+    products = np.where(chooses, _operators(work, batched), _operators(work, product))
+    unfused = (softmaxes > 0) & (products >= 2 * softmaxes)
     linear = product & (~batched | _of_operator(work, VECTOR_PRODUCTS))
     several = _holding_layers(work, core, linear)
     cores = {
@@ -128,6 +131,14 @@ def _counts(work: Work, mask: Flags) -> Longs:
     """How much of this work each module did itself."""
     size = work.tree.parent.size + 1  # the last place is for work in no module
     return np.bincount(work.module[mask] % size, minlength=size)[:-1]
+
+
+def _operators(work: Work, mask: Flags) -> Longs:
+    """How many operators of each module did this work: one product may take several kernels."""
+    rows = np.flatnonzero(mask & (work.module != NONE))
+    operator = np.where(work.operator == NONE, _site(work), work.operator)[rows]
+    of_operator = np.unique(np.stack([work.module[rows], operator]), axis=1)
+    return np.bincount(of_operator[0], minlength=work.tree.parent.size)
 
 
 def _with_written_softmax(work: Work, product: Flags, other: Flags) -> dict[int, int]:

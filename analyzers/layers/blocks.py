@@ -37,7 +37,7 @@ _CLUSTER = re.compile(
 )
 # Residual streams are weighed and summed before a block: one product makes the weights, activations
 # bound them. No product follows before the norm, as it would in an FFN.
-_WEIGHING = re.compile(rb"[Gg]*[^GMNBFUKS]*A[^GMNBFUKS]*myc*(?=[NBFU])")
+_WEIGHING = re.compile(rb"c*[Gg]*[^GMNBFUKS]*A[^GMNBFUKS]*myc*(?=[NBFU])")
 _ADDED = re.compile(rb"D(?:AG|c{1,3})?[NU]|[NU]D|[BF]")
 _SUM = re.compile(rb"(?<=[GgM])D+\??|(?<=[GgMR][cmX])D+\??")
 _REDUCED = re.compile(rb"(?<=[GgM])X|(?<=[GgM]c)X")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -36,8 +37,9 @@ _EXPERTS = label("ffn", "experts")
 _DEQUANTIZE = label("ffn", "dequantize")
 _ATTENTION_DEQUANTIZE = label("attention", "dequantize")
 
-_FEEDING = (_ACTIVATION, _ROUTER, _EXPERTS, _FFN_PROJECTION)
-
+# What a block gives is weighed for each residual stream, and a product mixes these; the one that
+# makes the next block's weights can come before its norm.
+_TO_STREAMS = re.compile(rb"(?:(?<=[GgDMy])c*m[cm]*G?c*)?(?:D+c*[Gg]+c*)?$")
 _GEMM = b"Ggb"
 _DEQUANTIZING = b"Qq"
 _ROTATING = b"m-tDoe"
@@ -74,26 +76,14 @@ class Painter:
         )
 
     def weighing(self, bound: Cluster) -> None:
-        """Where the block after a bound weighs residual streams first: the norm that opens it."""
+        """Where the block after a bound weighs residual streams first: the norm that opens it, and
+        what comes before it from the end of the block before."""
         opening = weighed_until(self.units, bound)
-        if opening is not None:
-            self.labels[opening] = _NORM
-            self._weights_first(bound)
-
-    def _weights_first(self, bound: Cluster) -> None:
-        """The product of the weights can come before the norm of the bound, right after the sum
-        that ends the block before; what is added behind the norm is the weights' then."""
-        letters, product = self.units.letters, bound.first - 1
-        added = letters.rfind(b"D", 0, max(product, 0))
-        if product < 0 or letters[product : product + 1] != b"G":
+        if opening is None:
             return
-        if letters[added + 1 : product].strip(b"c"):
-            return
-        fed = self.labels[bound.last + 1] in _FEEDING
-        self.labels[product] = _FFN_PROJECTION if fed else _PROJECTION
-        self.each(bound.first + 1, bound.last, lambda *_: _ACTIVATION if fed else _CORE)
-        if added >= 0:
-            self.labels[added] = _RESIDUAL
+        given = _TO_STREAMS.search(self.units.letters, 0, bound.first)
+        self.each(given.start() if given else bound.first, opening - 1, lambda *_: _RESIDUAL)
+        self.labels[opening] = _NORM
 
     def after_core(self, first: int, last: int, *, mixer: bool) -> None:
         """The end of an attention block: output projection and what surrounds it."""

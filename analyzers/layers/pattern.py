@@ -157,7 +157,8 @@ def _with_cores(text: bytes) -> bytes:
 
 def _with_softmaxes(text: bytes) -> bytes:
     """The text with softmaxes written out as one kernel among element-wise ones; exponents of
-    other use are element-wise work."""
+    other use are element-wise work, and so is a softmax that goes on to be doubly stochastic."""
+    text = _BALANCED.sub(b"e", text)
     if b"n" not in text:
         return text
     letters = bytearray(text)
@@ -252,6 +253,7 @@ _CONVOLUTION = re.compile(rb"V")
 
 # The backward pass of an unfused norm: products around the sum and the power.
 _BACKWARD_NORM = re.compile(rb"(?:mc)?mm?y+p?m{2,4}c?m{1,3}D?c?")
+_BALANCED = re.compile(rb"x(?=a?(?:yae){2})")  # divided by sums of rows and columns in turn
 _BACKWARD_CORES = re.compile(rb"J(?:[^KS]*J)*")
 _MASKED = b"h"  # work that bounds nothing
 

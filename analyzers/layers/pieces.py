@@ -3,6 +3,7 @@ a pass through the model begins and ends."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -236,6 +237,10 @@ def _begin_inside(text: bytes, template: Template, shared: int) -> Painted:
     return Painted(bytes([LEFT]) * (len(text) - shared) + marks, 0.85, opens=True)
 
 
+# The norm that opens the first block; what weighs residual streams for it can come before.
+_FIRST_BOUND = re.compile(rb"[Gg]*[NBFU]?D*$")
+
+
 def _begin_at(
     units: Units, start: int, after: str, template: Template | None, confidence: float
 ) -> Painted:
@@ -252,7 +257,8 @@ def _begin_at(
         paint_model_begin(painter, start)
     opened = start if units.letters[start] in NORMS else start - 1
     painter.before_core(opened + 1, len(units.letters) - 1, mixer=after == "mixer")
-    painter.weighing(Cluster(opened, opened, added=False))
+    bound = _FIRST_BOUND.search(units.letters, 0, opened + 1)
+    painter.weighing(Cluster(bound.start() if bound else opened, opened, added=False))
     return Painted(painter.kernels(), confidence, kinds, opens=True)
 
 
