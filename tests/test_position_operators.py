@@ -19,6 +19,7 @@ from tracer.analyzers.names.operator_names import COMPUTING_NOTHING
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ["llama", "gpt2", "mixtral", "deepseek_v3", "bart", "rwkv", "imagegpt"]
+TRAINED = ["llama", "mixtral", "bert", "persimmon", "deepseek_v2"]
 
 
 def recorded(kind: str, *, trains: bool) -> Analysis:
@@ -45,7 +46,8 @@ def groups(analysis: Analysis) -> NDArray[np.object_]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "trains"), [*((kind, False) for kind in KINDS), ("llama", True), ("mixtral", True)]
+    ("kind", "trains"),
+    [*((kind, False) for kind in KINDS), *((kind, True) for kind in TRAINED)],
 )
 def test_operators_have_the_groups_of_their_modules(kind: str, trains: bool) -> None:
     known = recorded(kind, trains=trains)

@@ -13,7 +13,7 @@ from tracer.analyzers.evidence.operator_order import as_on_device, fill_silent, 
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.side_streams import fill_side_streams
 from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.layers.blocks import LEFT
 from tracer.analyzers.layers.letters import letter_of
 from tracer.analyzers.layers.pattern import LayerPattern, Solution, solve
@@ -142,25 +142,75 @@ def _open(out: Attribution, rows: Longs, bucket: int) -> None:
 
 def _follow_forward(work: Work, out: Attribution) -> None:
     """The backward pass of an operator belongs where its forward pass was found to be."""
-    rows = out.open[work.forward[out.open] != NONE]
+    told = (out.bucket == OPEN) | np.isin(out.bucket, (_NORM, _EMBEDDING))
+    rows = np.flatnonzero(told & (work.forward != NONE))
     if not rows.size:
         return
+    found = _found_forward(work, out, rows)
+    _open(out, rows[found == _ATTENTION_NORM], _NORM)
+    _open(out, rows[np.isin(found, _LOOKED_UP)], _EMBEDDING)
+    still = out.bucket[rows] == OPEN
+    out.fill(rows[still], found[still], "position", 0.8)
+
+
+def _found_forward(work: Work, out: Attribution, rows: Longs) -> NDArray[np.int16]:
+    """The bucket that its place gave to the forward operator of each of these rows; where it
+    launched nothing itself, to the operator around it or to what ran right before and after it."""
+    forward = work.forward[rows]
+    found = _held(work, out, forward)
+    silent = np.flatnonzero(found == NONE)
+    aten = work.trace.named(lambda name: name.startswith("aten::"), "operator")
+    around = take(work.host.nearest(aten), take(work.host.parent, forward[silent]))
+    found[silent] = _held(work, out, around)
+    silent = np.flatnonzero(found == NONE)
+    found[silent] = _surrounded(work, out, forward[silent])
+    return found
+
+
+def _held(work: Work, out: Attribution, operators: Longs) -> NDArray[np.int16]:
+    """The bucket that its place gave to the longest work in each of these; -1 for none."""
     wanted = np.zeros(len(work.trace.events), dtype=bool)
-    wanted[work.forward[rows]] = True
+    wanted[operators[operators != NONE]] = True
     placed = np.flatnonzero((out.how == HOW_CODE["position"]) & (work.site != NONE))
     holder = work.host.nearest(wanted)[work.site[placed]]
     placed, holder = placed[holder != NONE], holder[holder != NONE]
-    bucket = np.full(wanted.size, NONE, dtype=np.int16)
+    bucket = np.full(wanted.size + 1, NONE, dtype=np.int16)  # the last is that of no operator
     duration = work.trace.end_ns[work.event[placed]] - work.trace.start_ns[work.event[placed]]
     order = np.argsort(duration, kind="stable")  # the longest kernel of an operator speaks last
     bucket[holder[order]] = out.bucket[placed[order]]
-    out.fill(rows, bucket[work.forward[rows]], "position", 0.8)
+    found: NDArray[np.int16] = bucket[operators]
+    return found
+
+
+def _surrounded(work: Work, out: Attribution, operators: Longs) -> NDArray[np.int16]:
+    """The bucket of the work launched right before each of these, where that after it is of the
+    same block; -1 elsewhere."""
+    thread = work.trace.events["thread"].to_numpy()
+    forward = (out.bucket != OPEN) & (work.site != NONE) & np.isin(out.direction, _FORWARD)
+    known = np.flatnonzero(forward)
+    found = np.full(operators.size, NONE, dtype=np.int16)
+    for one in np.unique(thread[operators]):
+        here = known[thread[work.site[known]] == one]
+        starts = work.trace.start_ns[work.site[here]]
+        here, starts = here[np.argsort(starts, kind="stable")], np.sort(starts)
+        asked = np.flatnonzero(thread[operators] == one)
+        after = np.searchsorted(starts, work.trace.start_ns[operators[asked]])
+        inside = (after > 0) & (after < starts.size)
+        asked, after = asked[inside], after[inside]
+        left, right = out.bucket[here[after - 1]], out.bucket[here[after]]
+        found[asked] = np.where(_of_one_block(left, right), left, NONE)
+    return found
+
+
+def _of_one_block(left: NDArray[np.int16], right: NDArray[np.int16]) -> NDArray[np.bool_]:
+    group = np.array([GROUPS.index(group) for group, _ in BUCKETS])
+    alike: NDArray[np.bool_] = (group[left] == group[right]) & np.isin(left, _BLOCK_GROUPS)
+    return alike
 
 
 def _fill_between(work: Work, out: Attribution) -> None:
     """Backward work that no forward operator claims, between two pieces of one block, is its."""
     glue = np.array([name.token in _GLUE for name in work.names], dtype=bool)
-    group = np.array([GROUPS.index(group) for group, _ in BUCKETS])
     for rows in launch_sequences(work, out, _BACKWARD):
         bucket = out.bucket[rows]
         place = np.arange(rows.size)
@@ -170,5 +220,5 @@ def _fill_between(work: Work, out: Attribution) -> None:
         inside = ~known & (before != NONE) & (after < rows.size) & glue[work.name_code[rows]]
         at = np.flatnonzero(inside)
         left, right = bucket[before[at]], bucket[after[at]]
-        alike = (group[left] == group[right]) & np.isin(left, _BLOCK_GROUPS)
+        alike = _of_one_block(left, right)
         out.fill(rows[at[alike]], left[alike], "position", 0.7)

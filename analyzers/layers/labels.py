@@ -245,10 +245,12 @@ def paint_model_begin(painter: Painter, last: int) -> None:
 
 
 def _rotary_start(letters: bytes) -> int:
-    """Sines and cosines are taken of a product, doubled; a cast of the positions may come first."""
+    """Sines and cosines are taken of a product, doubled, or beside ones as complex numbers; a cast
+    of the positions may come first."""
     start = letters.find(b"t")
     if start < 0:
         return len(letters)
+    start -= letters.endswith(b"Gz", 0, start)
     while letters[start - 1 : start] and letters[start - 1] in b"Gglm":
         start -= 1
     return start - 1 if letters[start - 1 : start] == b"c" else start
