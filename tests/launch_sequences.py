@@ -66,6 +66,8 @@ EAGER: Mapping[str, str] = {
     "index": "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<at::"
     "native::index_put_kernel_impl<at::native::OpaqueType<8> >(at::TensorIterator&)> >(int)",
     "argmax": _reduction("ArgMaxOps<float>"),
+    "fill": _loop("FillFunctor<float>"),
+    "where": _loop("(anonymous namespace)::where_kernel_impl(at::TensorIterator&)::{lambda()#1}"),
     "conv": "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize64x64x64",
     "groupnorm": "void at::native::(anonymous namespace)::RowwiseMomentsCUDAKernel<float>(int)",
 }  # fmt: skip

@@ -85,6 +85,9 @@ NOT_WEIGHED_AFTER = STREAMED_LATER.removesuffix("o: cast mul cast add") + "cast 
 PLAIN_HEAD = "gemm argmax"
 EAGER_MODELS = {
     "llama": passes(TABLE, [LLAMA] * 4, f"o: {RMS} {PLAIN_HEAD}"),
+    "llama, a mask and then the words of the next step": passes(
+        f"o: fill*2 mul*2 add mul*2 where {TABLE}", [LLAMA] * 4, f"o: {RMS} gemm"
+    ),
     "gemma, norms before and after": passes(TABLE, [SANDWICH] * 4, f"o: {RMS_PLUS_ONE} gemm"),
     "olmo 2, norms after": passes(TABLE, [POST_NORM] * 4, f"o: {RMS} {PLAIN_HEAD}"),
     "qwen 3, norms of q and k": passes(TABLE, [QUERY_KEY_NORMS] * 4, f"o: {RMS} {PLAIN_HEAD}"),

@@ -50,7 +50,7 @@ UNFUSED = ["llama", "gpt2", "gemma2", "falcon", "deepseek_v3", "gpt_oss"]
 # Of emulated kernel time; the rest are sums that a module's owner counts as its own.
 LEAST = {"nemotron_h": 0.98, "granite": 0.98, "minimax": 0.97, "cohere": 0.99, "gptj": 0.99}
 LEAST |= {"hy_v4": 0.99}  # of four layers what opens the first is no small part
-ENCODERS = ["distilbert", "modernbert", "vit", "bart", "marian", "whisper"]
+ENCODERS = ["distilbert", "modernbert", "vit", "bart", "marian", "whisper", "bert", "mpnet", "t5"]
 
 
 def small(kind: str, attention: str = "sdpa") -> Any:
@@ -126,5 +126,7 @@ def test_encoders(kind: str, tmp_path: Path) -> None:
         inputs = {"input_ids": torch.randint(3, 128, (2, 12))}
         if model.main_input_name == "pixel_values":
             inputs = {"pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.bfloat16)}
+        if kind == "t5":  # others make these of the input
+            inputs["decoder_input_ids"] = inputs["input_ids"]
         found = emulated(model, inputs, tmp_path)
     assert found >= 0.995

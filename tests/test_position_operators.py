@@ -19,7 +19,7 @@ from tracer.analyzers.names.operator_names import COMPUTING_NOTHING
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 KINDS = ["llama", "gpt2", "mixtral", "deepseek_v3", "bart", "rwkv", "imagegpt"]
-TRAINED = ["llama", "mixtral", "bert", "persimmon", "deepseek_v2"]
+TRAINED = ["llama", "mixtral", "bert", "persimmon", "deepseek_v2", "mpnet", "t5"]
 
 
 def recorded(kind: str, *, trains: bool) -> Analysis:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analyzers.layers.blocks import LEFT
-from tracer.analyzers.layers.normed_behind import close_blocks
+from tracer.analyzers.layers.owned_norms import give_norms
 from tracer.analyzers.layers.pieces import (
     Painted,
     Template,
@@ -305,7 +305,7 @@ def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
         return Solution(left, np.zeros(len(text)), None, len(solver.cores))
     pieces = Assembly(solver).pieces()
     labels = np.frombuffer(bytearray().join(piece.labels for piece in pieces), dtype=np.uint8)
-    close_blocks(solver.text, labels)
+    give_norms(solver.text, labels)
     lengths = [len(piece.labels) for piece in pieces]
     confidence = np.repeat([piece.confidence for piece in pieces], lengths)
     return Solution(labels, confidence, _pattern(pieces), len(solver.cores))
