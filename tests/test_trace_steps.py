@@ -239,6 +239,22 @@ def test_a_generate_method_of_ones_own_is_counted_from_its_first_call() -> None:
     assert "__wrapped__" not in vars(Generating.generate)
 
 
+def test_what_a_generation_generates_meanwhile_is_part_of_it() -> None:
+    """Also in the first one, which runs already when its class is seen."""
+
+    class Assisted(OwnModel):
+        def generate(self, ids: torch.Tensor, draft: Any = None) -> None:
+            for turn in range(NEW_TOKENS):
+                if draft is not None and turn:
+                    draft.generate(ids)
+                self(ids, [])
+
+    target, draft, ids = Assisted(), Assisted(), prompt()
+    calls = calls_of(lambda: [target.generate(ids, draft) for _ in range(2)])
+    each = NEW_TOKENS + (NEW_TOKENS - 1) * NEW_TOKENS
+    assert list(calls["generation"]) == [0] * each + [1] * each
+
+
 def test_a_generator_method_is_found_by_its_frame() -> None:
     class Streaming(OwnModel):
         def generate(self, ids: torch.Tensor) -> Generator[torch.Tensor]:

@@ -80,7 +80,9 @@ class Generations:
         def generate(*args: Any, **kwargs: Any) -> Any:
             if local.current is not None:  # a wrapper model calls the generation of its inner one
                 return method(*args, **kwargs)
-            local.current = Generation(METHOD, next(numbers))
+            # One that was running before it could be wrapped calls that of its draft.
+            around = self._framed(sys._getframe(1))
+            local.current = Generation(METHOD, next(numbers)) if around is OUTSIDE else around
             try:
                 return method(*args, **kwargs)
             finally:
@@ -89,14 +91,16 @@ class Generations:
         return generate
 
     def _framed(self, frame: FrameType | None) -> Generation:
+        """That of the outermost method: one calls another for its draft, or for an inner model."""
+        outermost = None
         for _ in range(_MAX_FRAMES):
             if frame is None:
-                return OUTSIDE
+                break
             code = frame.f_code
             if code.co_name == METHOD and code.co_varnames[:1] == ("self",):
-                return self._number_of(frame)
+                outermost = frame
             frame = frame.f_back
-        return OUTSIDE
+        return OUTSIDE if outermost is None else self._number_of(outermost)
 
     def _number_of(self, frame: FrameType) -> Generation:
         local = self._local
