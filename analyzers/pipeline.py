@@ -30,7 +30,7 @@ from tracer.analyzers.facts.host import link_launches, read_host
 from tracer.analyzers.facts.modules import read_modules
 from tracer.analyzers.facts.work import Work
 from tracer.analyzers.gaps import CAUSES, Gaps, find_gaps
-from tracer.analyzers.idle.compiling import explain_compiling
+from tracer.analyzers.idle.alone import explain_alone
 from tracer.analyzers.integrity import integrity_notes
 from tracer.analyzers.intervals import NONE, Longs
 from tracer.analyzers.rules.attention_paths import backends_by_site
@@ -68,7 +68,7 @@ def _account(trace: Trace, explain: Explain | None) -> tuple[Context, Analysis]:
     """What the rules judge: the structures, and every table and sum."""
     context, busy = _understand(trace)
     if context.work.cpu_only:
-        context = replace(context, gaps=explain_compiling(context.gaps, context.work.host))
+        context = replace(context, gaps=explain_alone(context.gaps, context.work))
     elif explain is not None:
         context = replace(context, gaps=explain(context))
     return context, assemble(context, busy)

@@ -96,6 +96,43 @@ def test_a_data_loader_is_told_from_other_pauses() -> None:
     assert not found(analysis, "gap.host")
 
 
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def test_what_stands_beside_a_fetch_in_one_pause_is_told_apart() -> None:
+    """A checkpoint is saved, and the next batch is fetched right after."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 30_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 30_000)
+        maker.operator("aten::mm", at + 10, 9_980)
+        maker.host("frame", "train.py(40): save", at + 10_100, 5_900)
+        maker.annotation(FETCH, at + 16_000, 13_900)
+        maker.operator("aten::add", at + 29_980, 10)
+    analysis = analyze(maker.build())
+    (loader,), (save,) = found(analysis, "gap.input"), found(analysis, "gap.host")
+    assert loader.cost_ns == pytest.approx(6 * 13_900_000, rel=0.01)
+    assert save.cost_ns == pytest.approx(6 * 6_090_000, rel=0.02)
+    assert save.where.function == "save"
+
+
+def test_many_short_fetches_are_a_slow_loader() -> None:
+    """Each is a hundredth of its step."""
+    maker = TraceMaker()
+    for step in range(4):
+        at = 100_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 100_000)
+        for micro in range(10):
+            begin = at + 10_000 * micro
+            maker.operator("aten::mm", begin, 9_000)
+            maker.annotation(FETCH, begin + 9_000, 990)
+            maker.operator("aten::add", begin + 9_995, 4)
+    analysis = analyze(maker.build())
+    (loader,) = found(analysis, "gap.input")
+    assert loader.count == 40
+    assert loader.ratio == pytest.approx(0.099, rel=0.01)
+
+
 def test_operators_one_after_another_are_clear() -> None:
     maker = TraceMaker()
     for step in range(4):

@@ -41,6 +41,7 @@ _INPUT = re.compile(
     r"|.*torch/utils/data/|.*datasets/",
     re.I,
 )
+_GENERATION = re.compile(r".*\.py\(\d+\): generate$")
 _COLLECTION = re.compile(r"Python GC|gc\.collect|<built-in function collect>|.*gc_collect", re.I)
 
 
@@ -126,7 +127,10 @@ class Calls:
 
     @cached_property
     def input(self) -> NDArray[np.bool_]:
-        return lean(self.trace.named(_INPUT.match, *HOST_KINDS))
+        """What makes input; what a generation calls for each token is no such thing."""
+        named = self.trace.named(_INPUT.match, *HOST_KINDS)
+        generating = self.trace.named(_GENERATION.match, "frame")
+        return lean(named & (self.host.nearest(generating) == NONE))
 
     @cached_property
     def collecting(self) -> NDArray[np.bool_]:

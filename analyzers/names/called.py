@@ -22,6 +22,7 @@ _PREPARES = (
     r"PIL\.|torchvision\.|cv2\.|torchaudio\.|soundfile\.|librosa\.|decord\.|av\.|datasets\."
     r"|tokenizers\.|transformers\..*(Token|Processor|FeatureExtractor)"
 )
+_GENERATES = r".*\.generate$"
 _WRITES = r"json\.dumps?$|yaml\.|csv\.|pandas\..*\.to_"
 _ADVICE = {
     _SAVES: (
@@ -37,6 +38,10 @@ _ADVICE = {
     _PREPARES: (
         "Prepare data before the loop, or in worker processes beside it (DataLoader with "
         "num_workers)."
+    ),
+    _GENERATES: (
+        "It is what happens around each token: processors of logits, stopping criteria, streamers. "
+        "Leave out those that are not needed; a larger batch spreads the rest over more tokens."
     ),
     _WRITES: "Write it less often, or from a thread of its own.",
 }

@@ -69,7 +69,7 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
     if not analysis.cpu_only:
         return RuleResult()
     seen = _Seen(context)
-    long = _long_gaps(context, analysis)
+    long = _long_gaps(seen, analysis)
     pauses = [_pause(seen, row) for row in long.tolist()]
     groups = _folded(context, list(_grouped(_sampled(context, pauses)).values()))
     findings = [_finding(context, analysis, members) for members in groups]
@@ -174,15 +174,19 @@ def _comes_by_chance(context: Context, group: list[_Pause]) -> bool:
     return not named and 2 * len(steps) < len(context.plan.host)
 
 
-def _long_gaps(context: Context, analysis: Analysis) -> Longs:
-    gaps = context.gaps
+def _long_gaps(seen: _Seen, analysis: Analysis) -> Longs:
+    """Those long enough to be looked at, and those of a loader that are long together."""
+    context, gaps = seen.context, seen.context.gaps
     length = gaps.end_ns - gaps.start_ns
     walls = analysis.steps["wall_ns"].to_numpy()
     step = float(np.median(walls)) if walls.size else float(analysis.window.wall_ns)
     compiling = gaps.cause == CAUSE_CODE["compile"]  # rule file `cpu_compile` judges these
     own = union(*context.work.calls.overhead_ranges(compiles=False))
     ours = 2 * covered(gaps.start_ns, gaps.end_ns, *own) > length  # what the recording itself does
-    rows = np.flatnonzero((length > _PAUSE_SHARE * step) & ~compiling & ~ours)
+    fetches = 2 * covered(gaps.start_ns, gaps.end_ns, *seen.ranges["gap.input"]) > length
+    many = length[fetches].sum() >= _NAMED_SHARE * analysis.window.capacity_ns
+    long = (length > _PAUSE_SHARE * step) | (fetches & many)
+    rows = np.flatnonzero(long & ~compiling & ~ours)
     longest: Longs = rows[np.argsort(-length[rows], kind="stable")][:_MOST]
     return np.sort(longest)
 
@@ -327,7 +331,9 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             **between_steps(gaps.step[rows], length),
         },
         advice=advice,
-        gain_ns=None if waits else cost,
+        gain_ns=None
+        if waits or first.places > 1
+        else cost,  # many causes: no change takes all away
         events=tuple(list(dict.fromkeys(events))[:100]),
     )
 
