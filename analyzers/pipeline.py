@@ -49,6 +49,7 @@ from tracer.analyzers.tables import (
     tabulate_modules,
 )
 from tracer.events import Trace, make_table, text_column
+from tracer.findings import costliest_first
 
 
 def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...]) -> Analysis:
@@ -58,7 +59,7 @@ def run_pipeline(trace: Trace, explain: Explain | None, rules: tuple[Rule, ...])
     results = [rule(context, analysis) for rule in rules]
     return replace(
         analysis,
-        findings=told_once([f for result in results for f in result.findings]),
+        findings=costliest_first(told_once([f for result in results for f in result.findings])),
         checks=tuple(c for result in results for c in result.checks),
         notes=analysis.notes + tuple(n for result in results for n in result.notes),
     )

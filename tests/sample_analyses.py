@@ -8,7 +8,7 @@ from typing import Any
 from tests.make_analysis import Step, bucket_code, make_analysis
 from tracer.analysis import Analysis, Observer
 from tracer.events import Note
-from tracer.findings import Check, Finding, Where
+from tracer.findings import Check, Finding, Where, costliest_first
 
 HOSTILE_NAMES = (
     "n" * 400,
@@ -93,9 +93,11 @@ def decode_analysis() -> Analysis:
         [prefill, decode_step(90_000, warmup=True), *steps],
         between={"overhead.host": 4_000},
         modules=module_rows(),
-        findings=(
-            Finding("attention.backend", "info", "cuDNN, chosen by SDPA", 7),
-            plan_finding(range(2, 8)),
+        findings=costliest_first(
+            (
+                Finding("attention.backend", "info", "cuDNN, chosen by SDPA", 7),
+                plan_finding(range(2, 8)),
+            )
         ),
         checks=(
             Check("gap.compile", "found"),
@@ -136,7 +138,7 @@ def hostile_analysis() -> Analysis:
         [Step("decode", {"ffn.projection": 10_000.0})] * 2,
         kernels=kernels,
         modules=modules,
-        findings=findings,
+        findings=costliest_first(findings),
         notes=tuple(Note("trace.invalid_event", name, 1) for name in HOSTILE_NAMES),
         facts={"engine": HOSTILE_NAMES[2], "dtypes": list(HOSTILE_NAMES)},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -40,6 +40,11 @@ class Finding:
     advice: str = ""
     gain_ns: int | None = None
     events: tuple[int, ...] = ()  # rows of the trace that are the evidence, the costliest first
+
+
+def costliest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings by their cost, equal ones by severity."""
+    return tuple(sorted(findings, key=lambda f: (-(f.cost_ns or 0), -SEVERITIES.index(f.severity))))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tracer.analysis import Analysis
 from tracer.exporters.format import UNKNOWN, duration_text
 from tracer.exporters.levels import Level
 from tracer.exporters.traced import turns_ns
-from tracer.findings import SEVERITIES, Finding
+from tracer.findings import Finding
 
 # Rules on what a loop does beside its steps: such a cost is told as a whole.
 _OF_THE_LOOP = ("loop.",)
@@ -85,12 +85,8 @@ def _of_followed(cost: Cost) -> Cost:
 
 
 def ranked_costs(analysis: Analysis) -> list[Cost]:
-    """All findings, the costliest first; equal ones by severity."""
-    costs = [cost_of(analysis, finding) for finding in analysis.findings]
-    return sorted(
-        costs,
-        key=lambda cost: (-(cost.finding.cost_ns or 0), -SEVERITIES.index(cost.finding.severity)),
-    )
+    """All findings, the costliest first."""
+    return [cost_of(analysis, finding) for finding in analysis.findings]
 
 
 def gain_text(cost: Cost) -> str:
