@@ -243,11 +243,12 @@ def test_what_a_generation_generates_meanwhile_is_part_of_it() -> None:
     """Also in the first one, which runs already when its class is seen."""
 
     class Assisted(OwnModel):
-        def generate(self, ids: torch.Tensor, draft: Any = None) -> None:
+        def generate(self, ids: torch.Tensor, draft: Any = None) -> torch.Tensor:
             for turn in range(NEW_TOKENS):
                 if draft is not None and turn:
                     draft.generate(ids)
                 self(ids, [])
+            return ids
 
     target, draft, ids = Assisted(), Assisted(), prompt()
     calls = calls_of(lambda: [target.generate(ids, draft) for _ in range(2)])
