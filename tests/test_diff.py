@@ -664,6 +664,17 @@ def test_a_finding_without_a_place_is_told_by_what_it_says() -> None:
     assert _statuses(_found(scattered), _found(scattered)) == ["still"]
 
 
+def test_a_pause_behind_the_same_line_is_the_same_whatever_comes_after_it() -> None:
+    def behind(line: int, operator: str) -> Finding:
+        title = f"877 us at a time pass outside operators between aten::mm and {operator}"
+        last = {"last_line": f"loop.py:{line} in step"}
+        return replace(pause(title), detail=last)
+
+    ours, theirs = behind(38, "aten::full"), behind(38, "aten::empty")
+    assert _statuses(_found(ours), _found(theirs)) == ["still"]
+    assert _statuses(_found(ours), _found(behind(40, "aten::empty"))) == ["gone", "new"]
+
+
 def test_launching_is_the_same_finding_in_steps_of_another_name() -> None:
     ours, theirs = (
         Finding("gap.launch_bound", "critical", f"{phase}: the host issues 9 kernels", 2, 9)

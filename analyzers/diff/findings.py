@@ -27,7 +27,10 @@ def match_findings(before: Analysis, after: Analysis) -> tuple[FindingChange, ..
     new."""
     ours, theirs = list(before.findings), list(after.findings)
     pairs: list[FindingChange] = []
-    for key in (_by_line, _by_function, _by_file_name, _by_name, _by_module, _by_title):
+    for key in (
+        *(_by_line, _by_function, _by_file_name, _by_name, _by_module),
+        *(_by_title, _by_last_line),
+    ):
         pairs += _take_pairs(ours, theirs, key)
     for key in (_by_inside, _names_nothing, _cause):
         pairs += _take_single(ours, theirs, key)
@@ -168,6 +171,12 @@ def _by_inside(finding: Finding) -> Hashable:
 def _both_lines(one: Finding, other: Finding) -> bool:
     """Whether the lines of both are known, and so are what tells them apart."""
     return one.where.file is not None and other.where.file is not None
+
+
+def _by_last_line(finding: Finding) -> Hashable:
+    """What has no place lies behind the last line seen, whatever operators stand around it."""
+    last = finding.detail.get("last_line")
+    return None if _has_place(finding) or not last else (_cause(finding), str(last))
 
 
 def _by_title(finding: Finding) -> Hashable:

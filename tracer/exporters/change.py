@@ -39,7 +39,7 @@ CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
 _SPREAD_CAUSES = frozenset(("launch", "graph_launch", "device", "host"))
 # Parts that are arithmetic rather than many small operators.
-_HEAVY_PARTS = frozenset(("projection", "core", "experts", "lm_head"))
+_HEAVY_PARTS = frozenset(("projection", "core", "mixer", "experts", "lm_head", "sampling"))
 # How sentences begin that tell what to do.
 _INSTRUCTION = re.compile(
     r"(?:Add|Allow|Allocate|Ask|Avoid|Build|Call|Cast|Change|Check|Choose|Collect|Compare|Compile"
