@@ -44,6 +44,9 @@ _WITH_CHANGES = 2
 _FIRST_LOOKS = 8
 _LIMIT = 200_000
 _PROMPT_S = 0.001
+# A thread that runs Python alone is asked for the interpreter after so long, meanwhile: one that
+# calls an operator before gives it up by itself, and is seen there.
+_SWITCH_S, _BY_ITSELF_S = 0.001, 0.0003
 _OUR_THREADS = "tracer-"
 _WIDTH = 3
 
@@ -77,6 +80,7 @@ class StackSamples:
         self._callees = Callees()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._switch_s = 0.0  # the program's own; 0 where it was not changed
         self.failure: Exception | None = None
 
     def start(self) -> None:
@@ -84,6 +88,9 @@ class StackSamples:
         if self._thread is not None or not hasattr(sys, "_current_frames"):
             return
         self._stopped.clear()
+        if sys.getswitchinterval() > _SWITCH_S:
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(_SWITCH_S)
         self._thread = threading.Thread(target=self._run, name="tracer-stacks", daemon=True)
         self._thread.start()
 
@@ -93,6 +100,9 @@ class StackSamples:
         self._stopped.set()
         if thread is not None and thread.is_alive():
             thread.join()
+        changed, self._switch_s = self._switch_s, 0.0
+        if changed and _is_ours(sys.getswitchinterval()):  # unless the program has set its own
+            sys.setswitchinterval(changed)
 
     def _run(self) -> None:
         try:
@@ -194,7 +204,11 @@ def _let_in_late(waited_s: float) -> bool:
     """Whether another thread held the interpreter when the look was due, and gave it up by itself,
     calling an operator: it is seen there, and not where it was. One that is made to give it up,
     after the switch interval, is seen where it was."""
-    return _PROMPT_S < waited_s < sys.getswitchinterval()
+    return _BY_ITSELF_S < waited_s < sys.getswitchinterval()
+
+
+def _is_ours(switch_s: float) -> bool:
+    return abs(switch_s - _SWITCH_S) < _SWITCH_S / 100  # it is kept in whole microseconds
 
 
 def _file(code: CodeType | None) -> str:

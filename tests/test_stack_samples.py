@@ -80,6 +80,34 @@ def test_the_turn_of_a_loop_has_the_line_before_it() -> None:
     assert set(table[table["function"] == "busy"]["line"]) <= set(range(first + 1, first + 4))
 
 
+def between_operators(seconds: float) -> None:
+    values, until = torch.ones(256, 256), time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        busy(0.003)
+        torch.mm(values, values)
+
+
+def test_a_function_that_ends_before_python_would_change_threads_is_seen() -> None:
+    """And not the operator behind it, at which it gives the interpreter up."""
+    lines = sampled(between_operators, 1.0)["function"].astype(str).value_counts()
+    assert lines.get("busy", 0) > lines.get("between_operators", 0)
+
+
+def test_threads_change_as_the_program_wishes_afterwards() -> None:
+    usual, samples = sys.getswitchinterval(), StackSamples()
+    try:
+        samples.start()
+        assert sys.getswitchinterval() < usual
+        samples.close()
+        assert sys.getswitchinterval() == usual
+        samples.start()
+        sys.setswitchinterval(0.02)
+        samples.close()
+        assert sys.getswitchinterval() == pytest.approx(0.02)
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def test_a_comprehension_counts_as_its_function() -> None:
     functions = set(sampled(comprehending)["function"])
     assert "comprehending" in functions
