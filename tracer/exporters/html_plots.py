@@ -21,7 +21,7 @@ _BAR_HEIGHT = 26
 _ROW_HEIGHT = 22
 _LEAST_CELL = 1.5
 _CHARACTER = 6.6
-_OTHER_ROLES = frozenset(("norm", "embedding", "lm_head"))
+_OTHER_ROLES = frozenset(("norm", "residual", "embedding", "lm_head"))
 _STACK = ("attention", "ffn", "communication", "other", "overhead")
 
 

@@ -21,7 +21,10 @@ from tracer.analysis import Analysis
 Ints = NDArray[np.int64]
 
 # Modules that a reader looks for. The outermost of them around a kernel is its block.
-BLOCK_ROLES = ("attention", "mixer", "ffn", "norm", "embedding", "lm_head", "loss", "sampling")
+BLOCK_ROLES = (
+    *("attention", "mixer", "ffn", "norm", "residual", "embedding", "lm_head", "loss"),
+    "sampling",
+)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
