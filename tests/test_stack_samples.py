@@ -81,10 +81,10 @@ def test_the_turn_of_a_loop_has_the_line_before_it() -> None:
 
 
 def between_operators(seconds: float) -> None:
-    values, until = torch.ones(256, 256), time.perf_counter() + seconds
+    values, until = torch.ones(4), time.perf_counter() + seconds
     while time.perf_counter() < until:
         busy(0.003)
-        torch.mm(values, values)
+        values.add_(1)  # a long one would be seen itself, on a machine with other work to do
 
 
 def test_a_function_that_ends_before_python_would_change_threads_is_seen() -> None:
