@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -224,6 +225,16 @@ def test_a_gate_fails_with_1(
     assert "--fail-on: found sync.hidden" in capsys.readouterr().err
     assert cli.main(["report", str(trace_file), "--fail-on", "fallback.*"]) == 0
     assert cli.main(["report", "--fail-on", "sync.hidden", str(trace_file)]) == 1
+
+
+def test_a_gate_says_in_which_recording(
+    trace_file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _with_findings(monkeypatch, "sync.hidden")
+    for name in ("before", "after"):
+        shutil.copy(trace_file, tmp_path / f"{name}.json")
+    assert cli.main(["report", str(tmp_path), "--fail-on", "sync.*"]) == 1
+    assert "--fail-on: found sync.hidden in after.json, before.json" in capsys.readouterr().err
 
 
 def _with_findings(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -51,18 +51,23 @@ RULES: tuple[str, ...] = (
     "device.throttled",
     "roofline.headroom",
 )
+_MOST_NAMES = 5  # of recordings, in one line
 _OPEN_FAMILIES = ("trace", "capture")
 _UNSURE = {"not_checked": "was not checked", "partial": "was checked in part"}
 
 
 def gate_failed(
-    findings: Iterable[Finding], checks: Iterable[Check], patterns: Sequence[str]
+    findings: Mapping[str, Iterable[Finding]], checks: Iterable[Check], patterns: Sequence[str]
 ) -> bool:
-    """Whether a finding matches; says what matched, and which of the rules that were asked for
-    could not be looked at, or in part: they fail no gate."""
-    found = {finding.rule for finding in findings if _matches(finding.rule, patterns)}
-    for rule in sorted(found):
-        say(f"--fail-on: found {rule}")
+    """Whether a finding matches; says what matched and where, and which of the rules that were
+    asked for could not be looked at, or in part: they fail no gate. findings: those of each
+    recording by its name, "" where it needs none."""
+    found: dict[str, list[str]] = {}
+    for name, ones in findings.items():
+        for rule in {finding.rule for finding in ones if _matches(finding.rule, patterns)}:
+            found.setdefault(rule, []).append(name)
+    for rule, names in sorted(found.items()):
+        say(f"--fail-on: found {rule}{_places([name for name in names if name])}")
     asked = [check for check in checks if _matches(check.rule, patterns)]
     unsure = {
         check.rule: f"{_UNSURE[check.status]}: {check.reason}"
@@ -75,9 +80,14 @@ def gate_failed(
         for rule in RULES
         if rule not in judged and _matches(rule, patterns)
     }
-    for rule in sorted(unsure.keys() - found):
+    for rule in sorted(unsure.keys() - found.keys()):
         say(f"--fail-on: {rule} {unsure[rule]}")
     return bool(found)
+
+
+def _places(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f" in {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
 
 
 def _matches(rule: str, patterns: Sequence[str]) -> bool:

@@ -177,6 +177,6 @@ def exit_status(analysis: RankAnalysis, patterns: Sequence[str]) -> int:
     across = {check.rule for check in analysis.checks}
     alone = [c for rank in analysis.ranks for c in rank.checks if c.rule not in across]
     checks = [*analysis.checks, *alone]
-    if gate_failed(findings, checks, patterns):
+    if gate_failed({"": findings}, checks, patterns):
         return GATE_FAILED
     return PARTIAL if analysis.integrity_status == "partial" else 0

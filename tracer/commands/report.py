@@ -270,9 +270,17 @@ def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     return PARTIAL if partial or opened.failures else 0
 
 
-def _all_findings(opened: Opened) -> list[Finding]:
+def _all_findings(opened: Opened) -> dict[str, Sequence[Finding]]:
+    """Those of each recording by its name; one alone, and ranks among each other, need none."""
+    from tracer.exporters.text_index import place_names
+
+    if len(opened.analyses) == 1:
+        return {"": opened.analyses[0].findings}
     across = [finding for job in opened.jobs for finding in job.found.findings]
-    return [*across, *(finding for analysis in opened.analyses for finding in analysis.findings)]
+    found: dict[str, list[Finding]] = {"": across}
+    for name, analysis in zip(place_names(opened.analyses)[1], opened.analyses, strict=True):
+        found.setdefault(name, []).extend(analysis.findings)
+    return dict(found)
 
 
 def _all_checks(opened: Opened) -> list[Check]:
