@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from tracer.collectors import torch_private
 from tracer.collectors.compiling.compile_log import CompileLog
 from tracer.collectors.compiling.compiled_graphs import CompiledGraphs
 from tracer.collectors.compiling.compiled_records import GraphRecord, ModuleNames, address_of
@@ -34,7 +33,7 @@ class CompileEvents:
     def __init__(self, tree: ModuleTree, make_range: Callable[[str], Any]) -> None:
         self._tree = tree
         self._log = CompileLog()
-        self._generated = GeneratedRanges(torch_private.range_functions)
+        self._generated = GeneratedRanges()
         names = ModuleNames(self._path_of, lambda: parameter_owners(tree))
         self._graphs = CompiledGraphs(
             names, self._generated.look, lambda: make_range("tracer::compiled code")

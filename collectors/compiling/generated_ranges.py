@@ -14,9 +14,7 @@ from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
 
-# What enters and what leaves a range, again and again.
-Range = tuple[Callable[[], object], Callable[[], object]]
-MakeRange = Callable[[str], Range]
+from tracer.collectors.torch_private import range_functions
 
 _DEFINED = re.compile(r"^(\w+) = async_compile\.cpp\w*\(", re.M)
 
@@ -24,8 +22,7 @@ _DEFINED = re.compile(r"^(\w+) = async_compile\.cpp\w*\(", re.M)
 class GeneratedRanges:
     """Wraps kernels of modules that are loaded at `start` or later, until `close`."""
 
-    def __init__(self, make_range: MakeRange) -> None:
-        self._make_range = make_range
+    def __init__(self) -> None:
         self._wrapped: list[tuple[ModuleType, str, Any, Any]] = []
         self._done = 0
         self._cache: Any = None
@@ -48,7 +45,7 @@ class GeneratedRanges:
         for name in _kernels_of(module):
             kernel = vars(module).get(name)
             if callable(kernel) and not isinstance(kernel, _RangedKernel):
-                ranged = _RangedKernel(name, kernel, self._make_range)
+                ranged = _RangedKernel(name, kernel)
                 setattr(module, name, ranged)
                 self._wrapped.append((module, name, kernel, ranged))
 
@@ -63,9 +60,9 @@ class GeneratedRanges:
 class _RangedKernel:
     """A kernel that writes a range when it is called."""
 
-    def __init__(self, name: str, kernel: Any, make_range: MakeRange) -> None:
-        self._name, self._kernel, self._make_range = name, kernel, make_range
-        self._closed: list[Range] = []
+    def __init__(self, name: str, kernel: Any) -> None:
+        self._name, self._kernel = name, kernel
+        self._closed: list[tuple[Callable[[], object], Callable[[], object]]] = []
 
     def __call__(self, *args: Any) -> Any:
         if not autograd_profiler._is_profiler_enabled:
@@ -74,7 +71,7 @@ class _RangedKernel:
         try:
             closed = self._closed.pop()
         except IndexError:
-            closed = self._make_range(self._name)
+            closed = range_functions(self._name)
         enter, leave = closed
         enter()
         try:

@@ -38,8 +38,8 @@ _NEARLY_ALL_RATIO = 0.8
 CAUSE_RATIO = 0.5
 # Causes that are many small gaps as a rule; a few long ones are something else.
 _SPREAD_CAUSES = frozenset(("launch", "graph_launch", "device", "host"))
-# Parts that are arithmetic rather than many small operators.
-_HEAVY_PARTS = frozenset(("projection", "core", "mixer", "experts", "lm_head", "sampling"))
+# Parts whose general advice is for a GPU.
+_ADVISED_FOR_GPUS = frozenset(("projection", "core", "mixer", "experts", "lm_head", "sampling"))
 # How sentences begin that tell what to do.
 _INSTRUCTION = re.compile(
     r"(?:Add|Allow|Allocate|Ask|Avoid|Build|Call|Cast|Change|Check|Choose|Collect|Compare|Compile"
@@ -176,7 +176,7 @@ def _general_advice(analysis: Analysis, level: Level) -> str | None:
     part = largest.part or level.largest_parts(largest.kind)[0][0]
     if part == "unattributed":
         return _unknown_advice(analysis, level)
-    on_cpu = level.devices == 0 and part in _HEAVY_PARTS
+    on_cpu = level.devices == 0 and part in _ADVISED_FOR_GPUS
     advice = part_advice(largest.kind, part, level.phase or "")
     advice = cpu_advice(analysis.facts) if on_cpu else advice
     if advice == FUSE:
