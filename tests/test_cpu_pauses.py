@@ -96,6 +96,18 @@ def test_a_data_loader_is_told_from_other_pauses() -> None:
     assert not found(analysis, "gap.host")
 
 
+def test_what_a_generation_calls_for_each_token_is_no_loader() -> None:
+    """A stopping criterion that tokenizes what was generated so far."""
+    maker = paused("rules.py(15): tokenize")
+    (loader,) = found(analyze(maker.build()), "gap.input")
+    assert loader.where.function == "tokenize"
+    maker.host("frame", "transformers/generation/utils.py(2345): generate", 0, 180_000)
+    analysis = analyze(maker.build())
+    (pause,) = found(analysis, "gap.host")
+    assert pause.where.function == "tokenize"
+    assert not found(analysis, "gap.input")
+
+
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
