@@ -256,6 +256,21 @@ def test_what_a_generation_generates_meanwhile_is_part_of_it() -> None:
     assert list(calls["generation"]) == [0] * each + [1] * each
 
 
+def test_a_loop_over_prompts_is_no_generation_though_it_is_called_so() -> None:
+    class Generating(OwnModel):
+        def generate(self, ids: torch.Tensor) -> torch.Tensor:
+            decode_own(self, ids)
+            return ids
+
+    class Pipeline:
+        def generate(self, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [model.generate(ids) for ids in prompts]
+
+    model, pipeline = Generating(), Pipeline()
+    calls = calls_of(lambda: pipeline.generate([prompt()] * 3))
+    assert list(calls["generation"]) == [n for n in range(3) for _ in range(NEW_TOKENS)]
+
+
 def test_a_generator_method_is_found_by_its_frame() -> None:
     class Streaming(OwnModel):
         def generate(self, ids: torch.Tensor) -> Generator[torch.Tensor]:

@@ -311,6 +311,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     if call is not None and first.rule == "gap.host":
         first = replace(first, where=replace(first.where, line=call.line), call=call.name)
     title, advice = told or (_title(first, each), _advice(first, each))
+    known = not waits and first.places == 1  # of many places no one change takes all away
     return Finding(
         rule=first.rule,
         severity=severity_of(cost, analysis),
@@ -331,9 +332,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             **between_steps(gaps.step[rows], length),
         },
         advice=advice,
-        gain_ns=None
-        if waits or first.places > 1
-        else cost,  # many causes: no change takes all away
+        gain_ns=cost if known else None,
         events=tuple(list(dict.fromkeys(events))[:100]),
     )
 

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import sys
 import threading
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 METHOD = "generate"
@@ -75,14 +75,18 @@ class Generations:
 
     def _wrap(self, method: Any) -> Any:
         local, numbers = self._local, self._numbers
+        code = getattr(inspect.unwrap(method), "__code__", None)
 
         @functools.wraps(method)
         def generate(*args: Any, **kwargs: Any) -> Any:
             if local.current is not None:  # a wrapper model calls the generation of its inner one
                 return method(*args, **kwargs)
-            # One that was running before it could be wrapped calls that of its draft.
-            around = self._framed(sys._getframe(1))
-            local.current = Generation(METHOD, next(numbers)) if around is OUTSIDE else around
+            # One that was running before it could be wrapped calls this for its draft.
+            around = _outermost(sys._getframe(1), code)
+            if around is None:
+                local.current = Generation(METHOD, next(numbers))
+            else:
+                local.current = self._number_of(around)
             try:
                 return method(*args, **kwargs)
             finally:
@@ -91,16 +95,15 @@ class Generations:
         return generate
 
     def _framed(self, frame: FrameType | None) -> Generation:
-        """That of the outermost method: one calls another for its draft, or for an inner model."""
-        outermost = None
+        """That of the method around a call, or of the one that calls it for a draft."""
         for _ in range(_MAX_FRAMES):
             if frame is None:
-                break
+                return OUTSIDE
             code = frame.f_code
             if code.co_name == METHOD and code.co_varnames[:1] == ("self",):
-                outermost = frame
+                return self._number_of(_outermost(frame, code) or frame)
             frame = frame.f_back
-        return OUTSIDE if outermost is None else self._number_of(outermost)
+        return OUTSIDE
 
     def _number_of(self, frame: FrameType) -> Generation:
         local = self._local
@@ -108,6 +111,19 @@ class Generations:
             local.frame = id(frame)
             local.framed = Generation(METHOD, next(self._numbers))
         return local.framed
+
+
+def _outermost(frame: FrameType | None, code: CodeType | None) -> FrameType | None:
+    """The outermost call of a method: it calls itself for a draft. A method of another class around
+    it, such as a loop over prompts, is no generation."""
+    found = None
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            break
+        if frame.f_code is code:
+            found = frame
+        frame = frame.f_back
+    return found
 
 
 def _is_plain_method(method: Any) -> bool:

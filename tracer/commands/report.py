@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -270,7 +270,7 @@ def exit_status(opened: Opened, patterns: Sequence[str]) -> int:
     return PARTIAL if partial or opened.failures else 0
 
 
-def _all_findings(opened: Opened) -> dict[str, Sequence[Finding]]:
+def _all_findings(opened: Opened) -> Mapping[str, Sequence[Finding]]:
     """Those of each recording by its name; one alone, and ranks among each other, need none."""
     from tracer.exporters.text_index import place_names
 
@@ -280,7 +280,7 @@ def _all_findings(opened: Opened) -> dict[str, Sequence[Finding]]:
     found: dict[str, list[Finding]] = {"": across}
     for name, analysis in zip(place_names(opened.analyses)[1], opened.analyses, strict=True):
         found.setdefault(name, []).extend(analysis.findings)
-    return dict(found)
+    return found
 
 
 def _all_checks(opened: Opened) -> list[Check]:

@@ -85,7 +85,7 @@ def _of_followed(cost: Cost) -> Cost:
 
 
 def ranked_costs(analysis: Analysis) -> list[Cost]:
-    """All findings, the costliest first."""
+    """All findings in their order, the costliest first."""
     return [cost_of(analysis, finding) for finding in analysis.findings]
 
 
