@@ -137,8 +137,9 @@ class StackSamples:
             for ident, frame in sys._current_frames().items()
             if (thread := self._number(ident)) >= 0 and (place := self._place(frame)) is not None
         ]
-        # Whoever took the interpreter meanwhile moved on: the frames do not belong together.
-        if time.time_ns() - now_ns > _PROMPT_S * 1e9:
+        # Whoever took the interpreter meanwhile moved on: the frames do not belong together. And
+        # who has ended the recording waits for this look.
+        if self._stopped.is_set() or time.time_ns() - now_ns > _PROMPT_S * 1e9:
             return
         for thread, place in seen:
             self._rows.extend((now_ns, thread, self._places.setdefault(place, len(self._places))))
