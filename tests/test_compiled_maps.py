@@ -219,6 +219,19 @@ def test_kernels_go_to_the_modules_that_they_serve_and_share_their_time() -> Non
     assert json.loads(str(row["operators"])) == ["pow", "rsqrt", "add"]
 
 
+def test_launches_that_write_no_operator_are_found_by_the_names_of_their_kernels() -> None:
+    """Not every launcher writes one: a module in C++ does not, and one in Python while it rests."""
+    maker = TraceMaker()
+    describe_graph(maker)
+    maker.annotation("## Call CompiledFxGraph fkey ##", 0, 100)
+    for place, (name, operator) in enumerate(
+        ((NORM, None), ("nvjet_q", "aten::mm"), ("nvjet_up", "aten::mm"), (ACTIVATION, None))
+    ):
+        start = 2 + 20 * place
+        maker.launch(name, start=start, run=(start + 1, start + 11), operator=operator)
+    assert parts(analyze(maker.build())) == PARTS
+
+
 def test_a_kernel_that_makes_the_loss_serves_it_whatever_else_it_holds() -> None:
     loss = "cpp_fused__log_softmax_arange_nll_loss_forward_view_2"
     maker = TraceMaker()

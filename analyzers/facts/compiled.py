@@ -83,9 +83,9 @@ def map_compiled(
     if not graphs:
         return CompiledWork(nothing, nothing, (), region)
     reader = _Reader(host, graphs, regions)
-    call = reader.of_rows(site)
     replayed = (take(launches.graph.astype(np.int64), launch) == 1) & (site == launch)
     replayed &= region != NONE
+    call = reader.of_rows(site, np.where(replayed, NONE, event))
     call[replayed] = reader.of_replays(region[replayed], event[replayed])
     case, cases = _Cases(host, tree, graphs).of(call, region)
     return CompiledWork(call, case, cases, region, reader.notes())
@@ -117,33 +117,46 @@ class _Reader:
         self.regions = regions
         self.unknown = self.other = 0
 
-    def of_rows(self, site: Longs) -> Longs:
-        """The call of each host row that lies under an operator of a compiled graph."""
+    def of_rows(self, site: Longs, event: Longs) -> Longs:
+        """The call of each host row that lies under an operator of a compiled graph, or launches
+        its `event` itself: not every launcher writes an operator."""
         # Python frames of the generated code lie between, and what the compiler times of itself:
         # it records a CUDA graph under such a range.
         timed = self.trace.named(lambda name: name.endswith(_TIMED), "operator", "annotation")
         between = timed | self.host.of_kind("frame")
         parent = take(self.host.nearest(~between), self.host.parent)
-        child = self.host.of_kind("operator") & ~timed & (parent != NONE)
+        names = self._called(site, event)
+        operators = self.host.of_kind("operator") & ~timed
+        child = (operators | (names != self.trace.name_codes)) & (parent != NONE)
         child &= self.regions[np.maximum(parent, 0)]
         rows = np.flatnonzero(child)
         calls = np.full(len(self.trace.events), NONE, dtype=np.int64)
         for members in _grouped(rows, parent[rows]):
-            graph, names = self._graph_at(int(parent[members[0]])), self._names(members)
-            calls[members] = self._laid(graph, names, align_operators)
+            graph = self._graph_at(int(parent[members[0]]))
+            calls[members] = self._laid(graph, self._words(names[members]), align_operators)
         return take(calls, take(self.host.nearest(child), site))
+
+    def _called(self, site: Longs, event: Longs) -> Longs:
+        """The name of each host row; of one that launches a kernel, the kernel's."""
+        names = self.trace.name_codes.astype(np.int64)
+        launches = self.host.of_kind("runtime")
+        own = np.flatnonzero((site != NONE) & (event != NONE))
+        own = own[launches[site[own]]]
+        names[site[own]] = names[event[own]]
+        return names
 
     def of_replays(self, region: Longs, event: Longs) -> Longs:
         """The call of each node of CUDA graphs that a compiled graph replays."""
         out = np.full(event.size, NONE, dtype=np.int64)
         order = np.lexsort((self.trace.start_ns[event], region))
         for members in _grouped(order, region[order]):
-            graph, names = self._graph_at(int(region[members[0]])), self._names(event[members])
+            names = self._words(self.trace.name_codes[event[members]])
+            graph = self._graph_at(int(region[members[0]]))
             out[members] = self._laid(graph, names, align_kernels)
         return out
 
-    def _names(self, events: Longs) -> tuple[str, ...]:
-        return tuple(self.trace.names[code] for code in self.trace.name_codes[events].tolist())
+    def _words(self, codes: NDArray[np.integer]) -> tuple[str, ...]:
+        return tuple(self.trace.names[code] for code in codes.tolist())
 
     def _graph_at(self, region: int) -> list[_Graph]:
         match = _KEY.match(self.trace.names[self.trace.name_codes[region]])

@@ -16,6 +16,7 @@ from tracer.collectors.compiling.compile_log import CompileLog
 from tracer.collectors.compiling.compiled_graphs import CompiledGraphs
 from tracer.collectors.compiling.compiled_records import GraphRecord, ModuleNames, address_of
 from tracer.collectors.compiling.generated_ranges import GeneratedRanges
+from tracer.collectors.compiling.launch_ranges import LaunchRanges
 from tracer.collectors.import_watch import ImportWatch
 from tracer.collectors.modules.module_tree import ModuleTree, unwrap
 from tracer.events import SIDE_TABLES, make_table
@@ -34,6 +35,7 @@ class CompileEvents:
         self._tree = tree
         self._log = CompileLog()
         self._generated = GeneratedRanges()
+        self._launches = LaunchRanges()
         names = ModuleNames(self._path_of, lambda: parameter_owners(tree))
         self._graphs = CompiledGraphs(
             names, self._generated.look, lambda: make_range("tracer::compiled code")
@@ -45,6 +47,7 @@ class CompileEvents:
                 "torch._inductor.config": self._raise_level,
                 "torch._inductor.output_code": self._graphs.watch_inductor,
                 "torch._inductor.codecache": self._generated.watch,
+                "torch._inductor.runtime.triton_heuristics": self._launches.watch,
             }
         )
         self.tables: dict[str, pd.DataFrame] = {}
@@ -54,11 +57,20 @@ class CompileEvents:
         self._log.start()
         self._imports.start()
 
+    def rest(self) -> None:
+        """What runs until `wake` is as earlier calls tell."""
+        self._launches.rest()
+
+    def wake(self) -> None:
+        """It may be otherwise again."""
+        self._launches.wake()
+
     def close(self) -> None:
         """Undo every hook, and understand what was seen."""
         self._imports.close()
         self._log.close()
         self._generated.close()
+        self._launches.close()
         self._graphs.close()
         while self._undo:
             self._undo.pop()()

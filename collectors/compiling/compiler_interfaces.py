@@ -26,6 +26,11 @@ _COMPILER: tuple[tuple[str, str, str], ...] = (
     ("torch._inductor.output_code", "CompiledFxGraph.post_compile", _KERNELS),
     ("torch._inductor.output_code", "CompiledFxGraph.__call__", _KERNELS),
     (
+        "torch._inductor.runtime.triton_heuristics",
+        "autograd_profiler._is_profiler_enabled",
+        "generated Triton kernels write a range in every call",
+    ),
+    (
         "torch._inductor.codecache",
         "PyCodeCache.modules",
         "C++ kernels that the compiler generates are one region",

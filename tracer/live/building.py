@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.collectors.compiling.launch_ranges import launch_namer
 from tracer.collectors.modules.module_tree import range_name
 from tracer.collectors.steps.announced_steps import Announced, steps_table
 from tracer.collectors.steps.optimizer_steps import OWNER
@@ -68,7 +69,8 @@ def build_trace(recorded: Recorded) -> Trace:
     if recorded.detail == "light" and not recorded.refused:
         base = light_trace(recorded, steps, calls)
     if recorded.ranges is not None:
-        base, untold = tell_ranges(base, recorded.ranges.looks.table())
+        left_out = launch_namer(live.get("compiled_calls"))
+        base, untold = tell_ranges(base, recorded.ranges.looks.table(), left_out)
         notes += [modules_untold(untold)] if untold else []
         base = name_ranges(base, recorded.ranges.tree.written.final())
     tables = {

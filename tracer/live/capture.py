@@ -124,7 +124,7 @@ class Capture:
         self._sources: list[Source] = []
         # Each call costs them something: on only while the profiler records.
         self._pausing: list[WaitLines | AttentionCalls] = []
-        self._attention: AttentionCalls | None = None
+        self._resting: list[AttentionCalls | CompileEvents] = []
         self._allocator: Mapping[int, Mapping[str, int]] = {}
         self._next_look_ns = 0
         self._work_began_ns = 0  # the first step or call of a model
@@ -183,11 +183,14 @@ class Capture:
         else:
             self._sources.append(FallbackLogs())
         if self._options.detail in ("modules", "full"):
-            self._attention = AttentionCalls()
-            self._pausing = [WaitLines(), self._attention]
+            attention = AttentionCalls()
+            self._pausing = [WaitLines(), attention]
+            self._resting = [attention]
             self._sources.append(GraphCaptures())
             if self._ranges is not None:
-                self._sources.append(CompileEvents(self._ranges.tree, self._ranges.make_range))
+                compiling = CompileEvents(self._ranges.tree, self._ranges.make_range)
+                self._sources.append(compiling)
+                self._resting.append(compiling)
         for source in self._sources:
             with self._guarded(f"the source {type(source).__name__}"):
                 source.start()
@@ -332,13 +335,13 @@ class Capture:
             self._device_steps.begin("call")
 
     def root_rests(self) -> None:
-        if self._attention is not None:
-            self._attention.rest()
+        for source in self._resting:
+            source.rest()
 
     def root_ends(self, now_ns: int) -> None:
         self._open_calls -= 1
-        if self._attention is not None:
-            self._attention.wake()
+        for source in self._resting:
+            source.wake()
         if self._watchdog is not None and not self.steps_announced:
             self._watchdog.end()
         if self._device_steps is not None:

@@ -7,7 +7,7 @@ far along.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -72,9 +72,12 @@ class _Call:
         )
 
 
-def tell_ranges(trace: Trace, looks: pd.DataFrame) -> tuple[Trace, int]:
+def tell_ranges(
+    trace: Trace, looks: pd.DataFrame, left_out: Callable[[str], bool] = lambda name: False
+) -> tuple[Trace, int]:
     """The trace with the ranges that are told, and in how many calls they could not be. `looks`: a
-    row a call with start_ns, end_ns, thread (the system's number), kind, rests and alike."""
+    row a call with start_ns, end_ns, thread (the system's number), kind, rests and alike.
+    `left_out`: operators of this name are not recorded in a call that rests."""
     if not looks["rests"].any() or not trace.rows("module").size:
         return trace, 0
     told: list[_Ranges] = []
@@ -82,7 +85,7 @@ def tell_ranges(trace: Trace, looks: pd.DataFrame) -> tuple[Trace, int]:
     # Of most kinds of a program whose sizes change no call rests.
     of_use = looks[looks["kind"].isin(looks["kind"][looks["rests"] & looks["alike"]])]
     for system in of_use["thread"].unique().tolist():
-        rows = _rows_of_thread(trace, system)
+        rows = _rows_of_thread(trace, system, left_out)
         for _, of_kind in of_use[of_use["thread"] == system].groupby("kind", sort=False):
             for call, look in _told_by(_calls(trace, rows, of_kind)):
                 if call.runs_like(look):
@@ -92,12 +95,15 @@ def tell_ranges(trace: Trace, looks: pd.DataFrame) -> tuple[Trace, int]:
     return (_with(trace, told) if told else trace), unlike
 
 
-def _rows_of_thread(trace: Trace, system: int) -> tuple[Longs, Longs]:
+def _rows_of_thread(
+    trace: Trace, system: int, left_out: Callable[[str], bool]
+) -> tuple[Longs, Longs]:
     """Operators and modules of a thread, in order of start."""
     threads = np.flatnonzero(trace.table("threads")["tid"].to_numpy() == system)
     own = np.isin(trace.events["thread"].to_numpy(), threads)
-    operators, modules = trace.rows("operator"), trace.rows("module")
-    return operators[own[operators]], modules[own[modules]]
+    operators = np.flatnonzero(own & trace.of_kind("operator") & ~trace.named(left_out, "operator"))
+    modules = trace.rows("module")
+    return operators, modules[own[modules]]
 
 
 def _calls(trace: Trace, rows: tuple[Longs, Longs], looks: pd.DataFrame) -> list[_Call]:
