@@ -31,7 +31,8 @@ Test = Callable[[bytes], bool]
 class Format:
     """A kind of file. `reader` is the function that reads it, as "module:function"; where there is
     none, `advice` says what to do with such a file. `ranks`: of a format whose files can hold
-    several ranks, the function that lists them."""
+    several ranks, the function that lists them. `sure`: what a file that nobody named must hold
+    besides, where the test takes much else."""
 
     name: str
     title: str
@@ -39,6 +40,7 @@ class Format:
     advice: str = ""
     reader: str | None = None
     ranks: str | None = None
+    sure: Test = lambda head: True
 
     def refusal(self, path: str | PathLike[str]) -> TracerError:
         """The error for a file of this format, in one line."""
@@ -202,6 +204,7 @@ FORMATS: tuple[Format, ...] = (
         "a PyTorch profiler trace",
         _matches(_SPACE + rb"(?:\{|\[\s*(?:\{|\]?\s*$))"),
         reader="tracer.collectors.kineto.trace:read_kineto",
+        sure=_holds(b'"traceEvents"', b'"ph"'),
     ),
     Format(
         "nccl-log",
@@ -216,7 +219,20 @@ FORMATS: tuple[Format, ...] = (
 
 def sniff(path: str | PathLike[str]) -> Format:
     """The format of a file, gzipped or not. Raises what a user must know when it cannot be read."""
-    head = read_head(path)
+    return _format_of(read_head(path))
+
+
+def is_surely_recording(path: str | PathLike[str]) -> bool:
+    """Whether a file that nobody named is one; False also where it cannot be read."""
+    try:
+        head = read_head(path)
+    except TracerError:
+        return False
+    known = _format_of(head)
+    return known.reader is not None and known.sure(head)
+
+
+def _format_of(head: bytes) -> Format:
     return next(known for known in FORMATS if known.test(head))
 
 

@@ -24,6 +24,7 @@ from tracer.commands import COMMANDS, load_command
 from tracer.commands import report as report_command
 from tracer.commands.exits import NO_REPORT
 from tracer.commands.gates import RULES
+from tracer.commands.open import readable_files
 from tracer.errors import CaptureError
 from tracer.sources import find_sources, open_source
 from tracer.store import save_run
@@ -315,6 +316,31 @@ def test_a_directory_without_recordings_is_3(tmp_path: Path, capsys: Capture) ->
     (tmp_path / "notes.txt").write_text("hello\n")
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "no recording in this directory" in capsys.readouterr().err
+
+
+def test_recordings_of_the_directories_in_a_directory_are_found(
+    trace_file: Path, tmp_path: Path
+) -> None:
+    """As profilers write them, a directory for each time; other files there say nothing."""
+    text = trace_file.read_bytes()
+    for name in ("all/1/a.json", "all/2/a.json", "all/2/deeper/a.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(text)
+    (tmp_path / "all/2/config.json").write_text('{"model": "x"}')
+    found = find_sources(tmp_path / "all")
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["all/1/a.json", "all/2/a.json"]
+
+
+def test_what_is_given_twice_is_reported_once(
+    trace_file: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "all/1").mkdir(parents=True)
+    inner = tmp_path / "all/1/a.json"
+    inner.write_bytes(trace_file.read_bytes())
+    paths = [str(inner), str(tmp_path / "all"), str(tmp_path / "all/1")]
+    assert cli.main(["report", "--json", *paths]) == 0
+    assert json.loads(capsys.readouterr().out)["source"]["path"] == str(inner)
+    assert readable_files(paths) == [inner]
 
 
 def test_a_saved_run_is_reported_as_one(trace_file: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -625,7 +651,9 @@ def test_runs_one_folder_deeper_are_found_and_empty_files_left_out(
 def test_a_terminal_is_told_where_the_index_of_many_reports_is(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture, trace_file: Path
 ) -> None:
-    words = ["report", str(trace_file), str(trace_file)]
+    again = trace_file.with_name("again.json")
+    again.write_bytes(trace_file.read_bytes())
+    words = ["report", str(trace_file), str(again)]
     assert cli.main(words) == 0
     piped = capsys.readouterr()
     assert piped.out.startswith("RECORDINGS  2 in") and piped.err == ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -93,7 +94,7 @@ def _function(named: str) -> object:
 
 def find_sources(path: str | Path) -> list[Path]:
     """What there is to read at a path: itself, its ranks where it is a file of several, or the
-    files and saved runs of a directory, and the saved runs of the directories in it. Hidden ones
+    files and saved runs of a directory, and the recordings of the directories in it. Hidden ones
     are not looked at."""
     path = Path(path)
     if is_run(path):
@@ -121,18 +122,43 @@ def _ranks_or_file(path: Path) -> list[Path]:
     return [place_of(path, rank) for rank in ranks] or [path]
 
 
+def none_in(directory: str | Path) -> NotATraceError:
+    """The error for a directory without recordings."""
+    return NotATraceError(f"{directory}: no recording in this directory, nor in those in it")
+
+
+def only_new(paths: Iterable[Path], seen: set[str]) -> list[Path]:
+    """Those of the paths that were not seen: a directory may be given together with one in it."""
+    out = []
+    for path in paths:
+        real = realpath(path)
+        if real not in seen:
+            seen.add(real)
+            out.append(path)
+    return out
+
+
 def _found_at(entry: Path) -> list[Path]:
     if not entry.is_dir():
         return _ranks_or_file(entry) if entry.is_file() else []
-    return [entry] if is_run(entry) else saved_runs(entry)
+    return [entry] if is_run(entry) else _recordings_in(entry)
 
 
-def saved_runs(directory: Path) -> list[Path]:
-    """The saved runs in a directory; none where it cannot be looked into."""
+def _recordings_in(directory: Path) -> list[Path]:
+    """The recordings in a directory, by their first bytes; none where it cannot be looked into."""
+    from tracer.collectors.sniff import is_surely_recording
+
     try:
-        return [entry for entry in _shown(directory) if is_run(entry)]
+        entries = _shown(directory)
     except OSError:
         return []
+    found: list[Path] = []
+    for entry in entries:
+        if entry.is_dir():
+            found += [entry] if is_run(entry) else []
+        elif is_surely_recording(entry):
+            found += _ranks_or_file(entry)
+    return found
 
 
 def _shown(directory: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from tracer.commands.report import (
     is_empty_file,
     read_captures,
 )
-from tracer.errors import NotATraceError, UsageError
+from tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from tracer.diff_analysis import DiffAnalysis, Measure, PhaseChange
@@ -97,14 +97,14 @@ def compare_paths(before: str, after: str, captures: Sequence[str]) -> DiffAnaly
 
 def _one_recording(side: str, path: str) -> Path:
     """The one recording at a path; other files may lie beside it."""
-    from tracer.sources import find_sources
+    from tracer.sources import find_sources, none_in
 
     found = find_sources(Path(path))
     if len(found) == 1:
         return found[0]
     found = [place for place in found if _may_be_recording(place)]
     if not found:
-        raise NotATraceError(f"{side} {path}: no recording in this directory")
+        raise none_in(f"{side} {path}")
     if len(found) == 1:
         return found[0]
     named = ", ".join(place.name for place in found[:_MOST_NAMED])

@@ -63,15 +63,16 @@ def readable_files(paths: list[str]) -> list[Path]:
 
     Other files of a directory are left out; a path that is no recording is an error.
     """
-    from tracer.sources import each_recording_once, find_sources, is_run
+    from tracer.sources import each_recording_once, find_sources, is_run, none_in, only_new
 
     files: list[Path] = []
+    seen: set[str] = set()
     for path in each_recording_once([Path(name) for name in paths]):
         listed = path.is_dir() and not is_run(path)
         found = [file for file in find_sources(path) if _is_recording(file, listed)]
         if not found:
-            raise NotATraceError(f"{path}: no recording in this directory")
-        files += found
+            raise none_in(path)
+        files += only_new(found, seen)
     return files
 
 

@@ -136,9 +136,9 @@ def open_all(paths: Iterable[str], captures: Sequence[str] = ()) -> Opened:
 
     analyses: list[Analysis] = []
     failures: list[TracerError] = []
-    captured = read_captures(captures)
+    captured, seen = read_captures(captures), set[str]()
     for path in map(str, each_recording_once([Path(path) for path in paths])):
-        found, failed = _open_path(path, captured)
+        found, failed = _open_path(path, captured, seen)
         analyses += found
         failures += failed
     for failure in failures if analyses else failures[:-1]:
@@ -182,12 +182,13 @@ def read_captures(paths: Iterable[str]) -> tuple[Trace, ...]:
 
 
 def _open_path(
-    path: str, captures: Sequence[Trace] = ()
+    path: str, captures: Sequence[Trace], seen: set[str]
 ) -> tuple[list[Analysis], list[TracerError]]:
-    from tracer.sources import find_sources, is_run
+    from tracer.sources import find_sources, is_run, none_in, only_new
 
     target = Path(path)
-    sources = find_sources(target)
+    here = find_sources(target)
+    sources = only_new(here, seen)
     analyses: list[Analysis] = []
     failures: list[TracerError] = []
     strangers: list[str] = []
@@ -205,8 +206,8 @@ def _open_path(
             failures.append(error)
     if strangers and analyses:
         say(f"{path}: left out, no recordings: {', '.join(strangers)}")
-    if listed and not analyses and not failures:
-        failures.append(NotATraceError(f"{path}: no recording in this directory"))
+    if listed and not analyses and not failures and len(sources) == len(here):
+        failures.append(none_in(path))
     return analyses, failures
 
 
