@@ -105,3 +105,11 @@ def test_several_reports_and_a_fragment() -> None:
     rules = re.findall(r"([^{}]+)\{", fragment[: fragment.index("</style>")])
     for selector in rules:
         assert selector.lstrip("<style>\n").lstrip().startswith((".tracer-report", "@media"))
+
+
+def test_phases_have_their_times_and_speed() -> None:
+    words = Page(to_html(decode_analysis())).words
+    at = words.index("Phases")
+    assert words[at + 1 : at + 6] == ["phase", "median", "p95", "steps", "tok/s"]
+    longest = max(decode_analysis().phases, key=lambda phase: phase.wall_ns)
+    assert [words[at + 6], words[at + 9]] == [longest.name, f"{longest.steps:,}"]

@@ -20,8 +20,15 @@ from tracer.exporters.sentence import verdict
 from tracer.exporters.spread import mean_note, usual_level
 from tracer.exporters.text_findings import head_items, live_items
 from tracer.exporters.text_index import index_rows, place_names
-from tracer.exporters.text_times import breakdown_columns, breakdown_rows, shown_levels
-from tracer.exporters.traced import block_text
+from tracer.exporters.text_times import (
+    TIME_TITLES,
+    breakdown_columns,
+    breakdown_rows,
+    phase_times,
+    shown_levels,
+    with_parts,
+)
+from tracer.exporters.traced import block_text, period_text
 from tracer.exporters.words import level_words, limit_words
 from tracer.rank_analysis import JobAmong
 
@@ -80,6 +87,7 @@ def to_fragment(analysis: Analysis) -> str:
         _head(analysis),
         _times(analysis),
         _breakdown(analysis),
+        _phases(analysis),
         _steps(analysis),
         _findings(analysis),
         _modules(analysis),
@@ -150,6 +158,13 @@ def _breakdown(analysis: Analysis) -> str:
     lines = [_row(row, "part" if row[0].startswith(" ") else "group") for row in rows]
     notes = filter(None, (mean_note(analysis, level) for level in phase_levels(analysis)))
     return _table(heads, lines) + "".join(f'<p class="dim">{text(note)}.</p>' for note in notes)
+
+
+def _phases(analysis: Analysis) -> str:
+    rows = [_row([p.name or "step", *phase_times(p)]) for p in with_parts(analysis.phases)]
+    period = period_text(analysis)
+    note = f'<p class="dim">{text(period)}</p>' if period else ""
+    return f"<h2>Phases</h2>{_table(['phase', *TIME_TITLES], rows)}{note}" if rows else ""
 
 
 def _steps(analysis: Analysis) -> str:

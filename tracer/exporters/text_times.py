@@ -42,7 +42,7 @@ from tracer.exporters.words import level_words
 
 _WORK_ORDER = ("attention", "ffn", "communication", "other")
 _BAR_LABEL_WIDTH = 10
-_TIME_TITLES = ("median", "p95", "steps", "tok/s")
+TIME_TITLES = ("median", "p95", "steps", "tok/s")
 # What the analysis calls the steps without a phase.
 _UNNAMED = {"step": ""}
 ANNOUNCING = "t.step() or record_function announces them"
@@ -74,14 +74,14 @@ def segments(level: Level) -> list[tuple[str, str, int]]:
 def phase_lines(page: Page, analysis: Analysis) -> list[Text]:
     """A bar for each phase; for a recording without phases one of the window. Where only the times
     of steps are known, these alone: an empty bar would look like an idle device."""
-    phases = _with_parts(analysis.phases)
+    phases = with_parts(analysis.phases)
     if not phases or not has_steps(analysis):
         return _window_bar(page, analysis)
-    times = [_phase_times(phase) for phase in phases]
+    times = [phase_times(phase) for phase in phases]
     if not analysis.accounted:
         return _timed_phases(page, phases, times)
     levels = {level.phase: level for level in bar_levels(analysis)}
-    numbers = table(page, [Column(title) for title in _TIME_TITLES], times, indent=0)
+    numbers = table(page, [Column(title) for title in TIME_TITLES], times, indent=0)
     width = page.width - _BAR_LABEL_WIDTH - 4 - max(line.cell_len for line in numbers) - 2
     lines = [_phase_title(page, list(levels.values()), numbers[0])]
     for phase, row in zip(phases, numbers[1:], strict=True):
@@ -102,12 +102,12 @@ def _phase_name(page: Page, phase: Phase) -> str:
 def _timed_phases(
     page: Page, phases: Sequence[Phase], times: Sequence[tuple[str, ...]]
 ) -> list[Text]:
-    columns = [Column("", "left", flexible=True), *(Column(title) for title in _TIME_TITLES)]
+    columns = [Column("", "left", flexible=True), *(Column(title) for title in TIME_TITLES)]
     rows = [(_phase_name(page, phase), *row) for phase, row in zip(phases, times, strict=True)]
     return [heading("PHASES"), *table(page, columns, rows)]
 
 
-def _with_parts(phases: Sequence[Phase]) -> list[Phase]:
+def with_parts(phases: Sequence[Phase]) -> list[Phase]:
     """The phases of steps, the longest first, each before the parts of its steps in their order."""
     whole = sorted((p for p in phases if not p.part_of), key=lambda phase: -phase.wall_ns)
     return [p for one in whole for p in (one, *(q for q in phases if q.part_of == one.name))]
@@ -125,7 +125,8 @@ def _phase_title(page: Page, levels: Sequence[Level], titles: Text) -> Text:
     return line.append_text(titles)
 
 
-def _phase_times(phase: Phase) -> tuple[str, str, str, str]:
+def phase_times(phase: Phase) -> tuple[str, str, str, str]:
+    """Its cells below TIME_TITLES."""
     tokens = phase.tokens_per_second
     speed = UNKNOWN if tokens is None else f"{tokens:,.1f}" if tokens < 100 else f"{tokens:,.0f}"
     p95 = duration_text(phase.p95_ns) if phase.steps > 1 else UNKNOWN
