@@ -155,13 +155,14 @@ def _follow_forward(work: Work, out: Attribution) -> None:
 
 def _found_forward(work: Work, out: Attribution, rows: Longs) -> NDArray[np.int16]:
     """The bucket that its place gave to the forward operator of each of these rows; where it
-    launched nothing itself, to the operator around it or to what ran right before and after it."""
+    launched nothing itself, to those around it or to what ran right before and after it."""
     forward = work.forward[rows]
     found = _held(work, out, forward)
     silent = np.flatnonzero(found == NONE)
     aten = work.trace.named(lambda name: name.startswith("aten::"), "operator")
-    around = take(work.host.nearest(aten), take(work.host.parent, forward[silent]))
-    found[silent] = _held(work, out, around)
+    for around in (work.host.nearest(aten), work.host.outermost(aten)):
+        silent = silent[found[silent] == NONE]
+        found[silent] = _held(work, out, take(around, take(work.host.parent, forward[silent])))
     silent = np.flatnonzero(found == NONE)
     found[silent] = _surrounded(work, out, forward[silent])
     return found
