@@ -113,6 +113,23 @@ EAGER_MODELS = {
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
         "o: layernorm a: gemm*2 mul softmax gemm*2 o: layernorm f: gemm gelu gemm",
     ),
+    "radio, patches made by a product and no norm at the end": passes(
+        "o: cast add cast gemm index cast cat",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
+        "o: index",
+    ),
+    "conformer, whose layers begin with half an FFN and hold convolutions": passes(
+        "o: conv add silu conv add conv add silu cast gemm mul cast",
+        [
+            (
+                "o: layernorm f: gemm silu gemm o: mul add layernorm a: gemm*3 core gemm o: add "
+                "layernorm f: conv sigmoid conv o: layernorm f: silu conv o: add layernorm "
+                "f: gemm silu gemm o: mul add layernorm"
+            )
+        ]
+        * 4,
+        "",
+    ),
     "segformer, a convolution in the FFN": passes(
         "o: conv layernorm",
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm conv gelu gemm o: add"] * 4,

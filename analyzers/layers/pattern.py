@@ -22,6 +22,8 @@ from tracer.analyzers.layers.owned_norms import give_norms
 from tracer.analyzers.layers.pieces import (
     Painted,
     Template,
+    common_prefix,
+    common_suffix,
     make_template,
     paint_begin,
     paint_between,
@@ -218,7 +220,12 @@ class Solver:
     @cached_property
     def splits(self) -> list[tuple[int, int] | None]:
         """Of each piece between cores: where a pass ends and the next one begins in it."""
-        return [self.cutter.split(self.text[a:b], a) for a, b in self.between]
+        texts = [self.text[a:b] for a, b in self.between]
+        splits = [
+            self.cutter.split(text, a) for text, (a, _) in zip(texts, self.between, strict=True)
+        ]
+        grown = find_grown(text for text, split in zip(texts, splits, strict=True) if not split)
+        return [split or grown.get(text) for text, split in zip(texts, splits, strict=True)]
 
     @property
     def shows_layers(self) -> bool:
@@ -240,6 +247,39 @@ class Solver:
         if any(template.ffn_shape for template in found):
             return found
         return _present(make_template(*key, n, unfed=True) for key, n in common)
+
+
+def find_grown(texts: Iterable[bytes]) -> dict[bytes, tuple[int, int]]:
+    """Pieces like a more frequent one but for what is between two of its kernels, and is no layer:
+    what a pass ends or begins with, where nothing else tells of it. Each with where that begins and
+    ends."""
+    counts = Counter(texts).most_common(_MOST_TEMPLATES)
+    found: dict[bytes, tuple[int, int]] = {}
+    for text, count in counts:
+        for usual, times in counts:
+            if times < 2 * count or len(usual) >= len(text):
+                continue
+            begin = _begins_again(text, usual)
+            more = len(text) - len(usual)
+            if begin is not None and _is_no_layer(text[begin : begin + more]):
+                found.setdefault(text, (begin, begin + more))
+    return found
+
+
+def _begins_again(text: bytes, usual: bytes) -> int | None:
+    """Where a block begins in `usual` such that it is `text` but for something before that."""
+    head, tail = common_prefix(text, usual), common_suffix(text, usual)
+    places = range(max(len(usual) - tail, 1), min(head, len(usual) - 1) + 1)
+    return next((place for place in places if _OPENING.match(usual, place)), None)
+
+
+def _is_no_layer(text: bytes) -> bool:
+    """Convolutions, or products without a norm."""
+    return b"V" in text or (not _NORMED.search(text) and _HEAVY.search(text) is not None)
+
+
+_NORMED, _HEAVY = re.compile(rb"[NBFr]"), re.compile(rb"[GM?]")
+_OPENING = re.compile(rb"[NBF]|c?p[cvym]*a?r")  # a norm, in one kernel or written out
 
 
 def _present(templates: Iterable[Template | None]) -> list[Template]:

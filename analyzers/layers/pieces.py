@@ -143,8 +143,8 @@ def _by_shared_ends(
     fitting = [t for t in templates if t.before == before and t.after == after]
     if not fitting:
         return own
-    best = max(fitting, key=lambda t: _common_prefix(text, t.text) + _common_suffix(text, t.text))
-    head, tail = _common_prefix(text, best.text), _common_suffix(text, best.text)
+    best = max(fitting, key=lambda t: common_prefix(text, t.text) + common_suffix(text, t.text))
+    head, tail = common_prefix(text, best.text), common_suffix(text, best.text)
     if head + tail < len(text) // 2:
         return own
     head = min(head, len(text) - tail)
@@ -157,14 +157,14 @@ def _by_shared_ends(
     return Painted(marks[:head] + middle + marks[len(marks) - tail :], 0.7, best.painted.kinds)
 
 
-def _common_prefix(a: bytes, b: bytes) -> int:
+def common_prefix(a: bytes, b: bytes) -> int:
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
 
 
-def _common_suffix(a: bytes, b: bytes) -> int:
-    return _common_prefix(a[::-1], b[::-1])
+def common_suffix(a: bytes, b: bytes) -> int:
+    return common_prefix(a[::-1], b[::-1])
 
 
 def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painted:
@@ -219,7 +219,7 @@ def paint_begin(text: bytes, after: str, templates: Sequence[Template]) -> Paint
     best = max(like, key=lambda t: len(t.text) - t.begin, default=None)
     inside = best or next((t for t in fitting if t.text.endswith(text)), None)
     if inside:
-        shared = _common_suffix(text, inside.text)
+        shared = common_suffix(text, inside.text)
         own = min(len(inside.text) - inside.begin, len(text))
         if (shared > own or shared == len(text)) and b"E" not in text[: len(text) - own]:
             return _begin_inside(text, inside, shared)
