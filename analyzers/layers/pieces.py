@@ -178,9 +178,13 @@ def paint_end(text: bytes, before: str, templates: Sequence[Template]) -> Painte
     if whole:
         best = max(whole, key=lambda t: t.end)
         if best.ffn_shape or not _fed_otherwise(fitting, text[best.end :]):
-            return _end_like(units, best)
+            return _end_like(units, best, best.end)
     if cut:
         return _cut_like(text, cut)
+    unnormed = [t for t in fitting if t.ffn_shape and text.startswith(t.text[: t.begin])]
+    if unnormed and not whole:
+        best = max(unnormed, key=lambda t: t.begin)
+        return _end_like(units, best, best.begin)
     blocks = divide_end(units, mixes_before=before == "mixer")
     painter = Painter(units)
     paint_layer_end(painter, blocks, mixer=before == "mixer")
@@ -204,11 +208,12 @@ def _fed_otherwise(fitting: Sequence[Template], rest: bytes) -> bool:
     return any(t.ffn_shape for t in fitting) and any(letter in b"AMR" for letter in rest)
 
 
-def _end_like(units: Units, template: Template) -> Painted:
+def _end_like(units: Units, template: Template, end: int) -> Painted:
+    """The template's layer up to a kernel, and then the end of the model."""
     painter = Painter(units)
-    first = next((i for i, s in enumerate(units.start) if s >= template.end), len(units.letters))
+    first = next((i for i, s in enumerate(units.start) if s >= end), len(units.letters))
     paint_model_end(painter, first)
-    labels = template.painted.labels[: template.end] + painter.kernels()[template.end :]
+    labels = template.painted.labels[:end] + painter.kernels()[end:]
     return Painted(labels, 0.92, template.painted.kinds, repeats=True)
 
 
