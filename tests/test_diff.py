@@ -798,7 +798,7 @@ def test_several_promises_share_what_is_measured() -> None:
 
 
 def traced(kernels: dict[str, tuple[str, float]], steps: int = 3) -> Analysis:
-    """Steps of kernels, each launched in the module of its path."""
+    """Steps of kernels, each launched in the module of its path; `a#2` is a kernel `a`, too."""
     maker = TraceMaker()
     for step in range(steps):
         at = 10_000 * step
@@ -808,7 +808,8 @@ def traced(kernels: dict[str, tuple[str, float]], steps: int = 3) -> Analysis:
         for name, (path, us) in kernels.items():
             kind = "Attention" if "attn" in path else "MLP"
             maker.module(path, kind, begin, 20)
-            maker.launch(name, start=begin + 5, run=(begin + 10, begin + 10 + us))
+            kernel, run = name.partition("#")[0], (begin + 10, begin + 10 + us)
+            maker.launch(kernel, start=begin + 5, run=run)
             begin += us + 50
     return analyze(maker.build(detail="modules"))
 
@@ -844,6 +845,23 @@ def test_kernels_appear_and_go() -> None:
     few = {**BASE, "gemm": ("model.layers.0.mlp", 210.0)}  # more in all, in more steps
     changed = compare(traced(BASE, steps=9), traced(few, steps=3)).phases[0].kernels
     assert changed[0].name == "gemm"
+
+
+def test_a_kernel_is_compared_in_each_of_its_roles() -> None:
+    """What grows in one is not said of another in which it takes most of its time."""
+    before = {**BASE, "gemm#2": ("model.layers.0.attn", 20.0)}
+    after = {**BASE, "gemm#2": ("model.layers.0.attn", 150.0)}
+    rows = compare(traced(before), traced(after)).phases[0].kernels
+    told = [(k.name, k.kind.partition(".")[0], (k.after_ns - k.before_ns) / 3000) for k in rows]
+    assert told[0] == ("gemm", "attention", 130.0)
+    assert ("gemm", "ffn", 0.0) in told
+
+
+def test_a_kernel_without_a_role_in_common_is_compared_by_its_name() -> None:
+    """One recording tells more of it than the other."""
+    after = {**BASE, "gemm": ("model.layers.0.attn", 210.0)}
+    rows = compare(traced(BASE), traced(after)).phases[0].kernels
+    assert [row.name for row in rows] == ["gemm", "softmax", "gemm_b"]
 
 
 def test_modules_are_told_by_path_like_layers_as_one() -> None:

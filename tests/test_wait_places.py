@@ -98,6 +98,12 @@ def test_frames_of_a_library_and_who_called_it() -> None:
     ]
 
 
+def test_frames_of_the_recording_itself_are_no_place() -> None:
+    own = ("tracer/collectors/modules/module_ranges.py(341): outermost", "tracer/recorder.py(9): f")
+    (wait,) = waits_of(("run.py(4): main", *own))
+    assert wait.where.function == "main"
+
+
 def test_one_line_of_a_library_stays_a_place_and_tells_who_called_it() -> None:
     (wait,) = waits_of(("run.py(4): main", "transformers/masks.py(9): mask"))
     assert (wait.where.file, wait.where.function) == ("transformers/masks.py", "mask")

@@ -22,8 +22,9 @@ _WRAPPERS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 @dataclass
 class _Sum:
-    """Of one name on one side."""
+    """Of one name on one side, in one role where it is a kernel."""
 
+    name: str = ""
     kind: str = ""
     parent: str | None = None
     ns: int = 0
@@ -38,11 +39,35 @@ _Sums = dict[str, _Sum]
 def kernel_changes(
     before: Analysis, after: Analysis, ours: Side, theirs: Side
 ) -> tuple[Named, ...]:
-    """The kernels of both sides by name, the largest change first; none where one side recorded
-    none. Durations are summed, so that overlaps count twice, as in the table of kernels."""
+    """The kernels of both sides by name and role, the largest change first; none where one side
+    recorded none. Durations are summed, so that overlaps count twice, as in the table of kernels.
+    A kernel that has no role on one side that it has on the other is compared by its name alone."""
     if not before.accounted or not after.accounted:
         return ()
-    return _joined(_kernels(before, ours), _kernels(after, theirs), ours, theirs)
+    one, other = _kernels(before, ours), _kernels(after, theirs)
+    roles, others = _roles(one), _roles(other)
+    apart = {name for name in roles.keys() & others.keys() if not roles[name] & others[name]}
+    return _joined(_merged(one, apart), _merged(other, apart), ours, theirs)
+
+
+def _roles(sums: _Sums) -> dict[str, set[str]]:
+    roles: dict[str, set[str]] = {}
+    for one in sums.values():
+        roles.setdefault(one.name, set()).add(one.kind)
+    return roles
+
+
+def _merged(sums: _Sums, names: set[str]) -> _Sums:
+    """These kernels as one row each, in the role that takes most of their time."""
+    out: _Sums = {}
+    for key, one in sorted(sums.items(), key=lambda item: -item[1].ns):
+        if one.name not in names:
+            out[key] = one
+            continue
+        row = out.setdefault(one.name, _Sum(one.name, one.kind))
+        row.ns += one.ns
+        row.count += one.count
+    return out
 
 
 def module_changes(
@@ -61,20 +86,20 @@ def module_changes(
 
 def _joined(before: _Sums, after: _Sums, ours: Side, theirs: Side) -> tuple[Named, ...]:
     none = _Sum()
-    pairs = {n: (before.get(n, none), after.get(n, none)) for n in (*before, *after)}
+    pairs = {key: (before.get(key, none), after.get(key, none)) for key in (*before, *after)}
     rows = [
         Named(
-            name=name,
+            name=one.name or other.name,
             kind=one.kind or other.kind,
             before_ns=one.ns,
             after_ns=other.ns,
             before_count=one.count,
             after_count=other.count,
-            parent=one.parent if name in before else other.parent,
+            parent=one.parent if key in before else other.parent,
             self_before_ns=one.self_ns,
             self_after_ns=other.self_ns,
         )
-        for name, (one, other) in pairs.items()
+        for key, (one, other) in pairs.items()
     ]
     rows.sort(key=lambda row: -abs(row.after_ns / theirs.count - row.before_ns / ours.count))
     return tuple(rows)
@@ -93,24 +118,18 @@ def _shown_work(analysis: Analysis, side: Side) -> Longs:
 def _kernels(analysis: Analysis, side: Side) -> _Sums:
     trace, rows = analysis.trace, _shown_work(analysis, side)
     events = analysis.work["event"].to_numpy()[rows]
-    codes = trace.name_codes[events].astype(np.int64)
+    codes = trace.name_codes[events].astype(np.int64) * len(BUCKETS)
+    keys = codes + analysis.work["bucket"].to_numpy()[rows]
+    used, place = np.unique(keys, return_inverse=True)
     durations = trace.end_ns[events] - trace.start_ns[events]
-    counts = np.bincount(codes, minlength=len(trace.names))
-    sums = np.bincount(codes, weights=durations, minlength=len(trace.names))
-    kinds = _kinds(analysis)
-    return {
-        str(name := trace.names[code]): _Sum(
-            kinds.get(str(name), ""), None, int(sums[code]), 0, int(counts[code])
-        )
-        for code in np.flatnonzero(counts).tolist()
-    }
-
-
-def _kinds(analysis: Analysis) -> dict[str, str]:
-    """What each kernel is for: of a name that serves several parts the one with most time."""
-    names, buckets = (analysis.kernels[c].tolist() for c in ("name", "bucket"))
-    longest_last = zip(reversed(names), reversed(buckets), strict=True)
-    return {str(name): ".".join(BUCKETS[bucket]) for name, bucket in longest_last}
+    sums = np.bincount(place, weights=durations).tolist()
+    counts = np.bincount(place).tolist()
+    out: _Sums = {}
+    for key, ns, count in zip(used.tolist(), sums, counts, strict=True):
+        code, bucket = divmod(key, len(BUCKETS))
+        name, role = str(trace.names[code]), ".".join(BUCKETS[bucket])
+        out[f"{role} {name}"] = _Sum(name, role, None, int(ns), 0, count)
+    return out
 
 
 def _modules(analysis: Analysis, side: Side) -> _Sums:
@@ -146,7 +165,7 @@ def _own(analysis: Analysis, side: Side) -> tuple[NDArray[np.int64], NDArray[np.
 def _summed(rows: Iterable[tuple[str, str | None, str, int, int, int, int]]) -> _Sums:
     sums: _Sums = {}
     for path, parent, role, ns, self_ns, count, self_count in rows:
-        one = sums.setdefault(path, _Sum(role, parent if parent != path else None))
+        one = sums.setdefault(path, _Sum(path, role, parent if parent != path else None))
         one.self_ns += self_ns
         one.self_count += self_count
         if parent != path:  # else it is in a wrapper of its own path, which counts all of it
@@ -180,7 +199,8 @@ def _share(sums: _Sums, common: Iterable[str]) -> float:
 def _by_role(paths: _Sums) -> _Sums:
     sums: _Sums = {}
     for one in paths.values():
-        role = sums.setdefault(one.kind or "no role", _Sum(one.kind))
+        name = one.kind or "no role"
+        role = sums.setdefault(name, _Sum(name, one.kind))
         role.ns += one.self_ns
         role.self_ns += one.self_ns
         role.count += one.self_count

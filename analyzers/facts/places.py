@@ -24,7 +24,7 @@ _PLUMBING = re.compile(
     r"<|.*(^|/)(torch|triton|torchgen)/|(.*/)?(contextlib|functools|threading|runpy|dataclasses"
     r"|abc|enum|copy|typing|inspect|warnings|weakref|collections/\w+|concurrent/\w.*"
     r"|multiprocessing/\w.*|importlib/\w.*)\.py\(|nn\.Module: "
-    r"|.*tracer/(recorder|collectors/\w+|commands/\w+)\.py\("
+    r"|.*tracer/(recorder|(collectors|commands|live)/[\w/]+)\.py\("
 )
 _FRAMEWORK = re.compile(r"DistributedDataParallel\.|FSDP|Optimizer\.|nccl:|Torch-Compiled|## Call ")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
