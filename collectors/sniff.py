@@ -5,6 +5,7 @@ A reader joins by giving its format a `reader` in the table, which is tried from
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Callable
@@ -76,6 +77,19 @@ def _at(offset: int, magic: bytes) -> Test:
 
 def _is_binary(head: bytes) -> bool:
     return b"\0" in head[:512]
+
+
+def _is_json(head: bytes) -> bool:
+    """Whether it is JSON, as far as the beginning of a file shows it."""
+    text = head.decode("utf-8-sig", "ignore")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        cut = len(head) >= HEAD_BYTES
+        return cut and (error.pos > len(text) - _STEP or error.msg.startswith("Unterminated"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 _PICKLE = _matches(rb"\x80[\x02-\x05][}\](\x95cX]")
@@ -212,6 +226,7 @@ FORMATS: tuple[Format, ...] = (
         _holds(b" NCCL INFO ", b" NCCL WARN ", b" RCCL INFO "),
         "it is read with its ranks: give its directory to `tracer ranks`",
     ),
+    Format("json", "JSON without a list of events (traceEvents)", _is_json),
     Format("csv", "a table of comma-separated values", _matches(rb'[^\n]*"?,"?[^\n]*,[^\n]*\n')),
     Format("text", "no JSON", lambda _head: True),
 )

@@ -40,6 +40,7 @@ SAMPLES = {
     "memory-timeline": (b"[[-1, 1, 37888, 7], [-1, 1, 512, 7]]", "no timeline"),
     "torch-trace": (b'{"string_table":["a"]}\n{"dynamo_start": {}}\n', "no timeline"),
     "csv": (b"a,b,c\n1,2,3\n", "PyTorch profiler"),
+    "json": (b"[1,2,3]\n", "PyTorch profiler"),
     "text": (b"hello\n", "PyTorch profiler"),
 }
 
@@ -56,6 +57,14 @@ def test_other_files_are_named_and_refused(tmp_path: Path, name: str, packed: bo
     assert "\n" not in message
     assert str(path) in message and sniff(path).title in message and advice in message
     assert (caught.value.rule, caught.value.exit_code) == ("trace.not_a_trace", 3)
+
+
+def test_json_is_known_by_its_beginning(tmp_path: Path) -> None:
+    numbers, names = b"[" + b"1234.5, " * 20_000, b'["' + b"a" * 100_000
+    for content in (b'"text"', b"[[]]", numbers, names, b"[0, {" + b'"a": 1, ' * 20_000):
+        assert sniff(write(tmp_path / "a.json", content)).name == "json"
+    for content in (b"[1,0]<stdout>: begun\n", b"1 2 3", b"[1, 2", b"[" * 100_000):
+        assert sniff(write(tmp_path / "a.json", content)).name in ("text", "csv")
 
 
 def test_formats_have_names_of_their_own() -> None:
