@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -790,3 +791,15 @@ def test_one_rank_alone(tmp_path: Path, capsys: Capture) -> None:
     save_run(rank_trace(0, 2, late_rank_calls(ranks=2, late=1)), tmp_path / "rank0")
     assert cli.main(["ranks", str(tmp_path)]) == 4
     assert "rank 1 missing, 1 of 2" in capsys.readouterr().out
+
+
+def test_one_recording_that_is_no_rank_has_nothing_beside_it(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    trace = rank_trace(0, 1, late_rank_calls(ranks=2, late=1))
+    nameless = replace(trace, meta=replace(trace.meta, rank=None, world_size=None))
+    save_run(nameless, tmp_path / "after")
+    assert cli.main(["ranks", str(tmp_path / "after")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("There is one recording and nothing to compare it with: `tracer report ")
+    assert "cannot be compared" not in said and "ranks.from_names" not in said

@@ -71,6 +71,9 @@ def _title(finding: Finding) -> str:
 
 def _nobody(analysis: RankAnalysis) -> str:
     """Why no rank is named."""
+    if len(analysis.ranks) == 1:
+        one = f"tracer report {inert(analysis.ranks[0].summary.path)}"
+        return f"There is one recording and nothing to compare it with: `{one}` tells more."
     if analysis.alignment is None:
         return "The ranks cannot be compared: each is reported for itself."
     late = next((f for f in analysis.findings if f.rule == _STRAGGLER), None)
@@ -110,7 +113,8 @@ def _own(analysis: RankAnalysis) -> Iterator[str]:
     """What costs most on a rank for itself, and what to do about it."""
     if analysis.alignment is None and all(rank.summary.answer for rank in analysis.ranks):
         longest = max((rank.summary for rank in analysis.ranks), key=lambda rank: rank.wall_ns)
-        yield f"Rank {longest.rank}: {longest.answer}"
+        alone = len(analysis.ranks) == 1
+        yield longest.answer if alone else f"Rank {longest.rank}: {longest.answer}"
         return
     found = [(f, rank) for rank in analysis.ranks for f in rank.findings if f.severity != "info"]
     if not found:

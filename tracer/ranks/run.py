@@ -188,7 +188,7 @@ def _resolved(
     notes += _disputed(known)
     nameless = [place for place, source in known.items() if source.rank is None]
     if len(known) == 1 and nameless:
-        known[nameless[0]] = replace(known[nameless[0]], rank=0)
+        known[nameless[0]] = replace(known[nameless[0]], rank=0, how="")
     elif nameless:
         names = ", ".join(known.pop(place).name for place in nameless)
         text = f"{names}: left out, nothing says of which rank: assign with --rank FILE=N"
