@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -137,6 +138,41 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: Capture) -> None:
 def test_a_report_without_a_path_is_2(capsys: Capture) -> None:
     assert cli.main(["report"]) == 2
     assert "PATH" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", ""],
+        ["report", "T", "--html", ""],
+        ["report", "T", "--capture", " "],
+        ["report", "T", "--fail-on", ""],
+        ["report", "T", "--fail-on", "sync.*", " "],
+        ["ranks", ""],
+        ["ranks", "T", "--fail-on", ""],
+        ["diff", "T", ""],
+        ["open", "T", ""],
+        ["export", "", "--to", "perfetto"],
+        ["export", "T", "--to", "perfetto", "--out", ""],
+        ["plan", ""],
+        ["run", ""],
+        ["run", "-m", ""],
+        ["run", "--out", "", "x.py"],
+    ],
+)
+def test_an_empty_word_is_no_path_and_no_rule(
+    words: list[str],
+    trace_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(trace_file) if word == "T" else word for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "given is empty" in err
+    assert [path.name for path in tmp_path.iterdir()] == [trace_file.name]
 
 
 def test_the_text_report(trace_file: Path, capsys: Capture) -> None:
@@ -610,6 +646,9 @@ def test_a_misspelt_choice_says_what_was_meant(
     [
         ("sync.hiden", " (did you mean sync.hidden?)"),
         ("snyc.*", " (did you mean sync.*?)"),
+        ("SYNC.HIDDEN", " (did you mean sync.hidden?)"),
+        ("Trace.*", " (did you mean trace.*?)"),
+        ("trace", " (did you mean trace.*?)"),
         ("x", ""),
     ],
 )
@@ -619,6 +658,60 @@ def test_a_misspelt_rule_is_no_gate(
 ) -> None:
     assert cli.main([command, str(tmp_path), "--fail-on", pattern]) == 2
     assert f"--fail-on {pattern}: no such rule{meant}; " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", ["sync.*,fallback.*", "trace.*, capture.*"])
+@pytest.mark.parametrize("command", ["report", "ranks"])
+def test_rules_with_a_comma_between_them_are_no_gate(
+    command: str, pattern: str, capsys: Capture, tmp_path: Path
+) -> None:
+    assert cli.main([command, str(tmp_path), "--fail-on", pattern]) == 2
+    first, second = (part.strip() for part in pattern.split(","))
+    said = capsys.readouterr().err
+    assert said.endswith(f"give each by itself: --fail-on '{first}' --fail-on '{second}'\n")
+
+
+def test_a_recording_in_the_place_of_a_command_is_meant_to_be_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("after.json", "my trace.json"):
+        with pytest.raises(SystemExit):
+            cli.main([name])
+        assert "did you mean" not in capsys.readouterr().err
+        write_trace(tmp_path / name)
+        with pytest.raises(SystemExit) as ended:
+            cli.main([name, "--json"])
+        assert ended.value.code == 2
+        said = f"(did you mean tracer report {shlex.quote(name)}?)\n"
+        assert capsys.readouterr().err.endswith(said)
+
+
+@pytest.mark.parametrize("command", ["diff", "ranks"])
+def test_who_writes_no_page_says_what_it_writes(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "a", "b", "--html", "x.html"])
+    said = f"(tracer {command} writes text, or JSON with --json)\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_a_recording_is_meant_before_a_page_of_that_name(tmp_path: Path, capsys: Capture) -> None:
+    for name in ("after.json.gz", "after.html", "afetr.txt"):
+        (tmp_path / name).touch()
+    for typed, meant in (("afetr.json", "after.json.gz"), ("afetr.html", "after.html")):
+        assert cli.main(["report", str(tmp_path / typed)]) == 3
+        assert f"(did you mean {meant}?)" in capsys.readouterr().err
+
+
+def test_many_files_that_are_no_recordings_are_counted(
+    trace_file: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for number in range(50):
+        (tmp_path / f"n{number:02}.txt").write_text("hello\n")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    err = capsys.readouterr().err
+    assert err.endswith("no recordings: n00.txt, n01.txt, n02.txt, n03.txt, n04.txt, n05.txt, "
+                        "n06.txt, n07.txt and 42 more\n")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["report", "open", "ranks"])

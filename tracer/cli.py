@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from tracer.commands import COMMANDS, Command, load_command
+from tracer.commands.blank import expect_no_blank
 from tracer.commands.exits import NO_REPORT
 from tracer.commands.meant import Parser
 from tracer.commands.output import close_stdout, flush_report, say
@@ -85,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help(sys.stderr)
         return 2
+    try:
+        expect_no_blank(_subparser(parser, args.command) or parser, args)
+    except TracerError as error:
+        return _fail(error)
     command = load_command(args.command)
     if getattr(command, "TRANSPARENT", False):
         # A traced program keeps its exceptions, signals and exit status.
@@ -96,7 +101,10 @@ def _refuse(parser: argparse.ArgumentParser, command: str | None, unknown: Seque
     """End with the usage of the command that does not know these words, and what was meant."""
     own = _subparser(parser, command) or parser
     known = [option for action in own._actions for option in action.option_strings]
-    near = hint(unknown[0].partition("=")[0], known)
+    option = unknown[0].partition("=")[0]
+    near = hint(option, known)
+    if option == "--html" and "--json" in known:
+        near = f" (tracer {command} writes text, or JSON with --json)"
     own.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
 
 

@@ -22,13 +22,25 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def absent(path: Path) -> InputError:
-    """The error for a path that is not there; it names what stands near it under a like name. An
-    ending in common makes no names alike."""
+    """The error for a path that is not there; it names what stands near it under a like name, at
+    first what has its ending: a page beside a recording is none. An ending in common makes no
+    names alike."""
     entries = path.parent.iterdir() if path.parent.is_dir() else ()
-    by_stem = {_stem(name): name for name in offered(path.name, (e.name for e in entries))}
-    near = by_stem.get(nearest(_stem(path.name), by_stem))
+    names = sorted(offered(path.name, (entry.name for entry in entries)))
+    alike = [name for name in names if _ending(name) == _ending(path.name)]
+    near = _near_name(path.name, alike) or _near_name(path.name, names)
     said = f" (did you mean {near}?)" if near else ""
     return InputError(f"{path}: there is no such file or directory{said}")
+
+
+def _near_name(name: str, names: Iterable[str]) -> str:
+    by_stem = {_stem(other): other for other in names}
+    return by_stem.get(nearest(_stem(name), by_stem), "")
+
+
+def _ending(name: str) -> str:
+    """What a file holds, packed or not, as its name says."""
+    return Path(name.removesuffix(".gz")).suffix
 
 
 def offered(wanted: str, names: Iterable[str]) -> list[str]:

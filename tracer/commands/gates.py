@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import TYPE_CHECKING
 
-from tracer.commands.output import say
+from tracer.commands.output import few_names, say
 from tracer.errors import UsageError
 from tracer.near import hint
 
@@ -86,8 +87,7 @@ def gate_failed(
 
 
 def _places(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f" in {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
+    return f" in {few_names(names, _MOST_NAMES)}" if names else ""
 
 
 def _matches(rule: str, patterns: Sequence[str]) -> bool:
@@ -96,16 +96,29 @@ def _matches(rule: str, patterns: Sequence[str]) -> bool:
 
 def is_rule(pattern: str) -> bool:
     """Whether there can be findings or notes that match."""
-    family = pattern.partition(".")[0]
-    return family in _OPEN_FAMILIES or any(fnmatchcase(rule, pattern) for rule in RULES)
+    family, _, rest = pattern.partition(".")
+    known = any(fnmatchcase(rule, pattern) for rule in RULES)
+    return known or (family in _OPEN_FAMILIES and bool(rest) and "," not in rest)
 
 
 def expect_rules(patterns: Iterable[str]) -> None:
     """Refuse what no rule matches: such a gate would never fail."""
-    families = {f"{rule.partition('.')[0]}.*" for rule in RULES}
     for pattern in patterns:
         if not is_rule(pattern):
-            near = hint(pattern, [*RULES, *sorted(families)])
-            raise UsageError(
-                f"--fail-on {pattern}: no such rule{near}; `tracer report -h` lists them"
-            )
+            raise UsageError(f"--fail-on {pattern}: {_what_is_wrong(pattern)}")
+
+
+def _what_is_wrong(pattern: str) -> str:
+    if "," in pattern:
+        rules = [rule.strip() for rule in pattern.split(",") if rule.strip()]
+        apart = " ".join(f"--fail-on {quote(rule)}" for rule in rules)
+        return f"rules are not separated by commas; give each by itself: {apart}"
+    return f"no such rule{_meant(pattern.lower())}; `tracer report -h` lists them"
+
+
+def _meant(pattern: str) -> str:
+    """The rule that is near a pattern in small letters, as all rules are."""
+    families = {f"{rule.partition('.')[0]}.*" for rule in RULES}
+    families |= {f"{family}.*" for family in _OPEN_FAMILIES}
+    known = [pattern] if is_rule(pattern) else [*RULES, *sorted(families)]
+    return hint(pattern, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -13,6 +13,7 @@ from tracer.errors import OutputError
 
 _SILENT_S = 1.0
 _EVERY_S = 0.1
+_MOST_NAMES = 8
 
 
 def say(message: str) -> None:
@@ -24,6 +25,12 @@ def say(message: str) -> None:
     plain = line if encoding.lower().startswith("utf") else ascii_only(line)
     # The line and its end in one write: ranks say their lines into one pipe.
     print(plain + "\n", end="", file=sys.stderr)
+
+
+def few_names(names: Sequence[str], most: int = _MOST_NAMES) -> str:
+    """`a, b, c and 42 more`: as many names as a line can take."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def write_report(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.gates import expect_rules, gate_failed
-from tracer.commands.output import Progress, say, wants_color, write_report
+from tracer.commands.output import Progress, few_names, say, wants_color, write_report
 from tracer.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ NAME = "ranks"
 HELP = "compare the ranks of a run: clocks, waiting, late ranks, hangs (flight recorder), transport"
 
 ENGINES = ("local", "ray")
-_MOST_NAMED = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,9 +131,7 @@ def report_ranks(
 
 def left_out_words(places: Sequence[str]) -> str:
     """Files that are no ranks of the run."""
-    named = ", ".join(Path(place).name for place in places[:_MOST_NAMED])
-    more = len(places) - _MOST_NAMED
-    return f"left out, of no rank of this run: {named}" + (f", {more} more" * (more > 0))
+    return f"left out, of no rank of this run: {few_names([Path(place).name for place in places])}"
 
 
 def ranks_document(places: Sequence[str], engine: Engine) -> str:

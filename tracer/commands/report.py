@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from tracer.commands.exits import GATE_FAILED, PARTIAL
 from tracer.commands.gates import RULES, expect_rules, gate_failed, is_rule
 from tracer.commands.heap import keep_freed_memory
-from tracer.commands.output import Progress, flush_report, say, wants_color, write_report
+from tracer.commands.output import (
+    Progress,
+    few_names,
+    flush_report,
+    say,
+    wants_color,
+    write_report,
+)
 from tracer.errors import DeliveryError, EmptyTraceError, NotATraceError, TracerError, UsageError
 
 if TYPE_CHECKING:
@@ -205,7 +212,7 @@ def _open_path(
         except TracerError as error:
             failures.append(error)
     if strangers and analyses:
-        say(f"{path}: left out, no recordings: {', '.join(strangers)}")
+        say(f"{path}: left out, no recordings: {few_names(strangers)}")
     if listed and not analyses and not failures and len(sources) == len(here):
         failures.append(none_in(path))
     return analyses, failures
