@@ -76,6 +76,7 @@ class StackSamples:
         self._rows = array("q")  # time_ns, thread, place
         self._places: dict[_Place, int] = {}
         self._threads: dict[int, int] = {}  # Python's number -> the operating system's; -1: ours
+        self._parked: dict[int, tuple[int, _Place | None]] = {}  # thread -> its work, and its place
         self._code = CodeKinds()
         self._callees = Callees()
         self._stopped = threading.Event()
@@ -135,7 +136,8 @@ class StackSamples:
         seen = [
             (thread, place)
             for ident, frame in sys._current_frames().items()
-            if (thread := self._number(ident)) >= 0 and (place := self._place(frame)) is not None
+            if (thread := self._number(ident)) >= 0
+            and (place := self._place_of(thread, frame)) is not None
         ]
         # Whoever took the interpreter meanwhile moved on: the frames do not belong together. And
         # who has ended the recording waits for this look.
@@ -154,6 +156,16 @@ class StackSamples:
                 ours = thread.name.startswith(_OUR_THREADS)
                 self._threads[thread.ident] = -1 if ours else thread.native_id or -1
         return self._threads.setdefault(ident, -1)
+
+    def _place_of(self, thread: int, frame: FrameType) -> _Place | None:
+        """Where a thread is. A service has many that wait: one that has not run since the last look
+        is where it was then."""
+        worked_ns, parked = _worked_ns(thread), self._parked.get(thread)
+        if parked is not None and parked[0] == worked_ns >= 0:
+            return parked[1]
+        place = self._place(frame)
+        self._parked[thread] = worked_ns, place
+        return place
 
     def _place(self, frame: FrameType) -> _Place | None:
         inner = self._code.innermost(frame)
@@ -188,6 +200,18 @@ class StackSamples:
                 "called": ["" if p.callee is None else names[p.callee] for p in seen],
             },
         )
+
+
+def _worked_ns(thread: int) -> int:
+    """How long a processor has worked for a thread (the system's number); -1 where the system does
+    not tell."""
+    if sys.platform != "linux":
+        return -1
+    try:
+        # The clock of a thread, as the kernel numbers it (CPUCLOCK_PERTHREAD, CPUCLOCK_SCHED).
+        return time.clock_gettime_ns(~thread << 3 | 6)
+    except OSError:  # it has ended
+        return -1
 
 
 def _function_of(frame: FrameType) -> FrameType:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from queue import Empty, Queue
+from types import FrameType
 
 import pandas as pd
 import pytest
@@ -22,6 +23,7 @@ from tests.test_cpu_pauses import paused
 from tests.test_idle import found
 from tracer import trace
 from tracer.analyzers import analyze
+from tracer.collectors import stack_samples
 from tracer.collectors.stack_samples import StackSamples
 from tracer.findings import Finding, Where
 
@@ -146,6 +148,43 @@ def test_who_ends_the_recording_is_not_seen_to_wait_for_its_last_look() -> None:
     assert len(samples.table()) == seen > 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no clock of another thread")
+def test_a_thread_that_waits_is_walked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is seen in each look all the same."""
+    over, begun, walked = threading.Event(), threading.Event(), Counter[str]()
+
+    def waiting() -> None:
+        begun.set()
+        over.wait()
+
+    place = StackSamples._place
+
+    def counted(samples: StackSamples, frame: FrameType) -> object:
+        walked[frame.f_code.co_name] += 1
+        return place(samples, frame)
+
+    monkeypatch.setattr(StackSamples, "_place", counted)
+    thread = threading.Thread(target=waiting)
+    thread.start()
+    begun.wait()
+    time.sleep(0.1)  # until it waits
+    samples = StackSamples()
+    for _ in range(5):
+        samples._look()
+    over.set()
+    thread.join()
+    seen = samples.table()["function"].str.endswith("waiting").sum()
+    assert seen == 5 and walked["wait"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no clock of another thread")
+def test_what_a_thread_has_worked() -> None:
+    before_ns = time.thread_time_ns()
+    told_ns = stack_samples._worked_ns(threading.get_native_id())
+    assert before_ns <= told_ns <= time.thread_time_ns()
+    assert stack_samples._worked_ns(2**22) == -1  # there is no such number
+
+
 def test_in_a_call_of_a_model_looks_are_rarer() -> None:
     """And the longer one takes, the rarer."""
     open_calls = [0]
@@ -237,7 +276,13 @@ def test_what_is_no_call_has_no_name() -> None:
 
 
 def sample(
-    maker: TraceMaker, at_us: float, line: int, function: str, inner: str = "", called: str = ""
+    maker: TraceMaker,
+    at_us: float,
+    line: int,
+    function: str,
+    inner: str = "",
+    called: str = "",
+    inner_file: str = "library.py",
 ) -> None:
     name = inner or function
     maker.side(
@@ -247,7 +292,7 @@ def sample(
         file="own.py",
         line=line,
         function=function,
-        inner_file="library.py" if inner else "own.py",
+        inner_file=inner_file if inner else "own.py",
         inner_line=9 if inner else line,
         inner_function=name,
         called=called,
@@ -335,6 +380,27 @@ def test_what_says_nothing_of_a_pause_is_not_named(called: tuple[str, ...], runn
     (pause,) = found(analyze(with_calls("work", 21, *called, running=running).build()), "gap.host")
     assert pause.title == "host work outside operators in work, 20 ms at a time"
     assert "call" not in pause.detail
+
+
+def test_threads_that_wait_explain_no_pause() -> None:
+    """Clients that wait for their answers, while one thread makes the next prompt."""
+    maker = with_samples([(21, "prompt", "")])
+    wait = ("Event.wait", "", "/lib/python3.12/threading.py")
+    for step in range(6):
+        for place in (2_000, 6_000, 12_000):
+            for _ in range(4):
+                sample(maker, 30_000 * step + place, 40, "client", *wait)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where == Where("own.py", 21, "prompt")
+
+
+def test_where_all_wait_the_line_that_waits_is_named() -> None:
+    maker = with_samples([])
+    for step in range(6):
+        wait = ("Queue.get", "", "/lib/python3.12/queue.py")
+        sample(maker, 30_000 * step + 12_000, 40, "next_request", *wait)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.function == "next_request"
 
 
 def test_where_the_users_line_does_it_all_the_library_is_named() -> None:

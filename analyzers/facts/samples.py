@@ -19,6 +19,8 @@ from tracer.findings import Where
 # where the loop is, and says nothing of a pause; a place is named from so many samples and this
 # share of them on, from more where hardly any was taken while operators ran.
 _CONTAINER, _LEAST, _MAJORITY, _LEAST_ALONE = 0.3, 2, 0.5, 3
+# Modules of the standard library in whose functions a thread waits for another, or for a request.
+_WAITING = r"(?:^|/)(?:threading|queue|selectors|socketserver|concurrent/futures/_base)\.py$"
 _KINDS = ("function", "line", "library")
 
 
@@ -190,7 +192,16 @@ def _while_working(trace: Trace) -> pd.DataFrame:
     if rows.size:  # what comes before the first and after the last is in no step
         first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
         working &= (table["time_ns"] >= first) & (table["time_ns"] <= last)
-    return table[working].sort_values("time_ns").reset_index(drop=True)
+    seen = _without_waiting(table[working])
+    return seen.sort_values("time_ns").reset_index(drop=True)
+
+
+def _without_waiting(table: pd.DataFrame) -> pd.DataFrame:
+    """Without those of threads that wait for another at times when one does something: a service
+    has many that wait, and they explain nothing."""
+    waits = table["inner_file"].astype(str).str.contains(_WAITING)
+    works = (~waits).groupby(table["time_ns"]).transform("any")
+    return table[~(waits & works)]
 
 
 def _place_of(rows: pd.DataFrame, prefix: str) -> Where:
