@@ -431,13 +431,13 @@ class Explorer(App[int]):
     # Copy, export, help, theme, end.
 
     def copy(self, text: str) -> None:
-        """Put text on the clipboard of the terminal."""
+        """Send text to the clipboard of the terminal, which does not say whether it takes it."""
         self.copy_to_clipboard(text)
-        self.message = f"copied: {text}"
+        self.message = f"sent to the terminal's clipboard (OSC 52): {text}"
         self.frame_changed()
 
     def do_export(self) -> None:
-        self.ask(Ask("export", "export as csv, svg or txt: ", "csv"))
+        self.ask(Ask("export", "export as csv, svg or txt: ", "csv", selected=True))
 
     def can_export(self) -> bool:
         return self.view is not None and self.view.model is not None

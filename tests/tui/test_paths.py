@@ -343,7 +343,8 @@ async def test_names_are_copied_whole() -> None:
         await driver.type("kkkk")
         await driver.press("enter", "y")
         assert driver.explorer.clipboard == "k" * 400
-        assert "copied" in driver.text
+        assert "sent to the terminal's clipboard (OSC 52): kkk" in driver.text
+        assert "copied" not in driver.text
 
 
 async def test_what_is_shown_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
