@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from textual.message import Message
@@ -74,8 +74,18 @@ class Crashed(Message):
 
 @dataclass(frozen=True)
 class Ask:
-    """A line the user fills in: what it is for, and what is there already."""
+    """A line the user fills in: what it is for, and what is there already. Text that is selected
+    goes when something is typed."""
 
     kind: str
     label: str
     text: str = ""
+    selected: bool = False
+
+    def with_more(self, text: str) -> Ask:
+        """With this typed behind what is there, or in its place."""
+        return replace(self, text=text if self.selected else self.text + text, selected=False)
+
+    def with_less(self) -> Ask:
+        """Without its last character, or what is selected."""
+        return replace(self, text="" if self.selected else self.text[:-1], selected=False)

@@ -33,19 +33,19 @@ class TypedLine:
             self.ask = None
             self._answer(ask)
         elif key == "backspace":
-            self._typed(replace(ask, text=ask.text[:-1]))
+            self._typed(ask.with_less())
         elif key == "ctrl+u":
-            self._typed(replace(ask, text=""))
+            self._typed(replace(ask, text="", selected=False))
         elif key in ("up", "down") and ask.kind == "palette":
             getattr(self.explorer.view, f"do_{key}")()
         elif character is not None and character.isprintable():
-            self._typed(replace(ask, text=ask.text + character))
+            self._typed(ask.with_more(character))
         self.explorer.frame_changed()
 
     def paste(self, text: str) -> None:
         """Text from the clipboard of the terminal, as one line."""
         if self.ask is not None:
-            self._typed(replace(self.ask, text=self.ask.text + " ".join(text.split())))
+            self._typed(self.ask.with_more(" ".join(text.split())))
             self.explorer.frame_changed()
 
     def _typed(self, ask: Ask) -> None:

@@ -119,7 +119,7 @@ class Footer(Drawn):
         room = max(width - cell_len(ask.label) - 4, 4)
         while cell_len(text) > room:
             text = text[1:]
-        line = Text(f" {ask.label}", _BOLD).append(text, Style(bold=False))
+        line = Text(f" {ask.label}", _BOLD).append(text, Style(bold=False, reverse=ask.selected))
         return line.append(" ", Style(reverse=True))
 
     def _keys(self, width: int) -> Text:
