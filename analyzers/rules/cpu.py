@@ -17,6 +17,7 @@ from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import without_folder
+from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.judging import (
     between_steps,
     milliseconds,
@@ -312,7 +313,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         first = replace(first, where=replace(first.where, line=call.line), call=call.name)
     title, advice = told or (_title(first, each), _advice(first, each))
     known = not waits and first.places == 1  # of many places no one change takes all away
-    return Finding(
+    finding = Finding(
         rule=first.rule,
         severity=severity_of(cost, analysis),
         title=title,
@@ -335,6 +336,7 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         gain_ns=cost if known else None,
         events=tuple(list(dict.fromkeys(events))[:100]),
     )
+    return with_growth(finding, gaps.gap[rows], length)
 
 
 def _position(where: Where) -> str:

@@ -14,6 +14,7 @@ from tracer.analyzers.intervals import NONE, Longs, take, union
 from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import is_library, package_of
 from tracer.analyzers.rules.gap_compile import compile_idle
+from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
 from tracer.analyzers.rules.judging import (
     CALLS_MISSING,
@@ -80,7 +81,8 @@ def _host(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
         found = _finding_at(pieces, analysis, "gap.host", words, where, mine, gaps)
         if call is not None:
             found = [_with_call(finding, call) for finding in found]
-        out += [_as_wait(pieces, finding, mine) for finding in found]
+        told = [_as_wait(pieces, finding, mine) for finding in found]
+        out += [with_growth(f, pieces.gaps.gap[mine], pieces.length[mine]) for f in told]
     return sorted(out, key=lambda finding: -(finding.cost_ns or 0))
 
 
