@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from tests.make_analysis import Step, make_analysis
 from tests.sample_analyses import decode_analysis, hostile_analysis, unusable_analysis
+from tracer.analysis import GROUPS
 from tracer.exporters.html import to_fragment, to_html
+from tracer.exporters.html_style import CSS
 from tracer.exporters.sentence import verdict
+from tracer.findings import Finding
 
 _VOID = {"meta", "br", "rect"}
 
@@ -113,3 +117,57 @@ def test_phases_have_their_times_and_speed() -> None:
     assert words[at + 1 : at + 6] == ["phase", "median", "p95", "steps", "tok/s"]
     longest = max(decode_analysis().phases, key=lambda phase: phase.wall_ns)
     assert [words[at + 6], words[at + 9]] == [longest.name, f"{longest.steps:,}"]
+
+
+def _colours(css: str) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+):(#[0-9a-f]+)", css))
+
+
+def _luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(*colours: str) -> float:
+    darker, lighter = sorted(map(_luminance, colours))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_labels_in_bars_can_be_read_in_light_and_in_dark() -> None:
+    light, dark = CSS.split("@media (prefers-color-scheme:dark)", 1)
+    schemes = [_colours(light), _colours(light) | _colours(dark.partition("}}")[0])]
+    page = Page(to_html(decode_analysis()))
+    classes = {str(a["class"]) for tag, a in page.tags if tag == "text"}
+    assert classes and all(name.startswith("on-") for name in classes)
+    labels = {group: _label_colour(group) for group in GROUPS}
+    for scheme in schemes:
+        for group, label in labels.items():
+            assert _contrast(scheme[group], scheme[label]) >= 4.5
+        assert _contrast(scheme["card"], scheme["fg"]) >= 4.5  # names beside the bars of ranks
+
+
+def _label_colour(group: str) -> str:
+    rule = next(r for r in re.findall(r"[^{}]+\{fill:[^}]+\}", CSS) if f".on-{group}" in r)
+    found = re.search(r"var\(--([\w-]+)\)", rule)
+    assert found is not None
+    return found[1]
+
+
+def test_wide_tables_scroll_by_themselves_and_words_stay_whole() -> None:
+    page = Page(to_html(decode_analysis()))
+    before = [page.tags[at - 1] for at, (tag, _) in enumerate(page.tags) if tag == "table"]
+    assert before and all(one == ("div", {"class": "wide"}) for one in before)
+    assert ".wide,.tracer-report pre{overflow-x:auto}" in CSS and "anywhere" not in CSS
+
+
+def test_a_cost_that_is_not_known_is_left_out() -> None:
+    steps = [Step("decode", {"ffn.projection": 2.0})] * 4
+    unknown = Finding("sync.hidden", "info", "a read", 4, steps=(0, 1, 2, 3))
+    words = Page(to_html(make_analysis(steps, findings=[unknown]))).words
+    assert "in 4 of 4 steps" in words
+    known = replace(unknown, cost_ns=4_000_000)
+    words = Page(to_html(make_analysis(steps, findings=[known]))).words
+    assert any(word.startswith("cost 1.00 ms a step, ") for word in words)

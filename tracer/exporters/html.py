@@ -103,7 +103,9 @@ def _table(heads: Sequence[str], rows: Iterable[str], names: int = 1) -> str:
     head = "".join(
         f'<th class="{_cell_class(i, names)}">{text(h)}</th>' for i, h in enumerate(heads)
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    body = "".join(rows)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
 
 
 def _cell_class(position: int, names: int) -> str:
@@ -254,7 +256,8 @@ def _findings(analysis: Analysis) -> str:
 def _card(cost: Cost) -> str:
     finding = cost.finding
     each = " a step" if cost.of_steps > 1 else ""
-    facts = [f"cost {duration_text(cost.cost_ns)}{each}", percent_text(finding.ratio)]
+    facts = [] if cost.cost_ns is None else [f"cost {duration_text(cost.cost_ns)}{each}"]
+    facts.append(percent_text(finding.ratio))
     if cost.gain_ns:
         facts.append(f"gain {duration_text(cost.gain_ns)}{each}")
     if cost.of_steps:

@@ -55,17 +55,19 @@ def level_bar(level: Level, label: str) -> str:
         name = f"{group}.{part}" if part else group
         title = f"{name}: {time}, {percent_text(level.ratio(ns))}"
         parts.append(_rectangle(group, (x, 0, width, _BAR_HEIGHT), text(title)))
-        parts.append(_label(part or group, x, width, _BAR_HEIGHT))
+        parts.append(_label(part or group, group, (x, width, _BAR_HEIGHT)))
         x += width
     return _svg(_BAR_HEIGHT, parts, label)
 
 
-def _label(label: str, x: float, width: float, bottom: float) -> str:
-    """The text of a cell, left out when it does not fit."""
+def _label(label: str, group: str, place: tuple[float, float, float]) -> str:
+    """The text on a cell of a group, left out when it does not fit."""
+    x, width, bottom = place
     shown = inert(label)
     if len(shown) * _CHARACTER > width - 6:
         return ""
-    return f'<text x="{x + 4:.1f}" y="{bottom - 8:g}">{escape(shown)}</text>'
+    at = f'x="{x + 4:.1f}" y="{bottom - 8:g}"'
+    return f'<text class="on-{group}" {at}>{escape(shown)}</text>'
 
 
 def step_columns(analysis: Analysis) -> str:
@@ -154,4 +156,5 @@ def _cell(node: Node, group: str, place: tuple[float, float, float]) -> str:
     times = f" x {node.modules}" if node.modules > 1 else ""
     title = text(f"{node.path}{times} ({node.type}): {duration_text(node.device_ns)}")
     cell = _rectangle(group, (x, y, width, _ROW_HEIGHT - 1), title)
-    return cell + _label((node.label or node.type) + times, x, width, y + _ROW_HEIGHT)
+    label = (node.label or node.type) + times
+    return cell + _label(label, group, (x, width, y + _ROW_HEIGHT))
