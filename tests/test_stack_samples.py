@@ -416,7 +416,7 @@ def test_what_a_model_does_between_its_operators_is_not_named() -> None:
     assert pause.where.function is None
 
 
-def test_many_short_pauses_of_one_function_are_added_up() -> None:
+def scanned(called: str = "") -> TraceMaker:
     """Steps of 10 ms: a long operator of the loop, then 200 short ones 30 us apart in `scan`."""
     maker = TraceMaker()
     for step in range(6):
@@ -428,7 +428,17 @@ def test_many_short_pauses_of_one_function_are_added_up() -> None:
         for place in (500, 1_500, 2_500):
             sample(maker, at + place, 3, "loop")
         for place in range(3_100, 9_800, 1_000):
-            sample(maker, at + place, 15, "scan")
+            sample(maker, at + place, 15, "scan", called=called)
+    return maker
+
+
+def test_what_runs_operators_itself_is_not_read_value_by_value() -> None:
+    """A backward pass, say: its caller's line cannot call larger operators."""
+    assert found(analyze(scanned("torch.Tensor.backward").build()), "gap.host") == []
+
+
+def test_many_short_pauses_of_one_function_are_added_up() -> None:
+    maker = scanned()
     (pause,) = found(analyze(maker.build()), "gap.host")
     assert (pause.where.file, pause.where.line, pause.where.function) == ("own.py", 15, "scan")
     assert pause.cost_ns == pytest.approx(6 * 199 * 30_000, rel=0.05)

@@ -21,6 +21,8 @@ from tracer.findings import Where
 _CONTAINER, _LEAST, _MAJORITY, _LEAST_ALONE = 0.3, 2, 0.5, 3
 # Modules of the standard library in whose functions a thread waits for another, or for a request.
 _WAITING = r"(?:^|/)(?:threading|queue|selectors|socketserver|concurrent/futures/_base)\.py$"
+# What of the framework runs operators one after another itself: its caller's line does not.
+_RUNS_OPERATORS = r"torch\.(?:Tensor\.backward|autograd|optim|distributed|nn(?!\.functional))\b"
 _KINDS = ("function", "line", "library")
 
 
@@ -171,6 +173,7 @@ class Samples:
         )
         function = table["function"].astype(str)
         own &= ~function.str.endswith(".forward") & (function != "<module>")
+        own &= ~table["called"].astype(str).str.match(_RUNS_OPERATORS)
         codes = np.where(own.to_numpy(), self._codes("", False), NONE)
         halfway = (self._time[:-1] + self._time[1:]) // 2
         nearest = np.searchsorted(halfway, (starts + ends) // 2)
