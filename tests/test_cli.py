@@ -156,6 +156,7 @@ def test_a_report_without_a_path_is_2(capsys: Capture) -> None:
         ["export", "T", "--to", "perfetto", "--out", ""],
         ["plan", ""],
         ["run", ""],
+        ["run", "--", ""],
         ["run", "-m", ""],
         ["run", "--out", "", "x.py"],
     ],

@@ -25,4 +25,6 @@ def _words(action: argparse.Action, args: argparse.Namespace) -> list[str]:
     """What was given for the argument, without the words of a program that is run."""
     given: str | list[str] | None = getattr(args, action.dest, None)
     words = [given] if isinstance(given, str) else given or []
-    return words[:1] if action.nargs == argparse.PARSER else words
+    if action.nargs != argparse.PARSER:
+        return words
+    return [word for word in words[:2] if word != "--"][:1]
