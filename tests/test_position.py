@@ -98,6 +98,9 @@ EAGER_MODELS = {
     "neox, in parallel with a norm": passes(TABLE, [NEOX] * 4, f"o: layernorm {PLAIN_HEAD}"),
     "gpt-2": passes("o: gather*2 add", [GPT2] * 4, f"o: layernorm {PLAIN_HEAD}"),
     "bert": passes("o: gather*3 add*2 layernorm", [BERT] * 4, "o: gemm gelu layernorm gemm"),
+    "deberta, what is padded masked behind the first norm": passes(
+        "o: gather*2 add layernorm cast mul a: mul", [BERT] * 4, "o: gemm gelu layernorm gemm"
+    ),
     "musicgen, as many embeddings and norms before": passes(
         "o: gather*4 add*3 gather add",
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,

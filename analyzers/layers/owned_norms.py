@@ -17,11 +17,13 @@ from tracer.analyzers.layers.blocks import LEFT, label
 # Encoders of the BERT family end their blocks with a sum and its norm. Three embeddings (words,
 # positions, kinds of token) are summed and normalised once before the first product; in training
 # their dropout comes after the norm. Decoders that sum as many codebooks have more. Or two are
-# summed, and all layers share what attention adds for distances, looked up behind the norm.
+# summed, and all layers share what attention adds for distances, looked up behind the norm, or
+# what is padded is masked there.
 _EMBEDDED = re.compile(
     rb"(?:^|[GNKMYL])[^GNKMYLEBFr]*"
     rb"E[^GNKEBFrd]*E[^GNKEBFrd]*"
-    rb"(?:E[^GNKEBFrd]*N(?P<dropped>d*)|N(?P<early>d*)[^GNKEBFrAMR]*(?P<distances>E))"
+    rb"(?:E[^GNKEBFrd]*N(?P<dropped>d*)|N(?P<early>d*)[^GNKEBFrAMR]*(?P<distances>E)"
+    rb"|N(?P<masked>c?md?)(?=mG))"
     rb"[^GNKEBFrAMR]*G"
 )
 _CLOSED = re.compile(rb"(?<=[Gg])d?(D+)c?(N)")
@@ -49,6 +51,7 @@ def give_norms(text: bytes, labels: Labels) -> None:
         for match in opened:
             labels[slice(*match.span("dropped"))] = _EMBEDDING
             labels[slice(*match.span("early"))] = _EMBEDDING
+            labels[slice(*match.span("masked"))] = _EMBEDDING
             labels[slice(*match.span("distances"))] = _ROPE
         _close_blocks(text, labels)
     elif any(_MASKED.search(match["sorted"]) for match in _LOOKED_UP.finditer(text)):
