@@ -33,6 +33,7 @@ def small_table() -> Table:
         ),
         ["beta full", "alpha full", "gamma full", "delta full"],
         last=np.array([False, True, False, False]),
+        kept_key="how",
     )
 
 
@@ -49,13 +50,12 @@ def test_names_sort_by_letter_and_unattributed_rows_stay_last() -> None:
     assert names(small_table(), Arrangement(0)) == ["beta", "delta", "gamma", "alpha"]
 
 
-def test_a_filter_shows_what_holds_its_words_and_nothing_else() -> None:
+def test_a_filter_keeps_unattributed_rows_unless_it_asks_about_them() -> None:
     table = small_table()
-    assert names(table, Arrangement(2, query="gam")) == ["gamma"]
+    assert names(table, Arrangement(2, query="gam")) == ["gamma", "alpha"]
     assert names(table, Arrangement(2, query="how:module")) == ["delta", "beta"]
     assert names(table, Arrangement(2, query="how:none")) == ["alpha"]
-    assert names(table, Arrangement(2, query="module full")) == ["delta", "beta"]
-    assert names(table, Arrangement(2, query="full")) == ["gamma", "delta", "beta", "alpha"]
+    assert names(table, Arrangement(2, query="module full")) == ["delta", "beta", "alpha"]
 
 
 def test_search_looks_at_full_names() -> None:
@@ -114,7 +114,7 @@ def test_sentences_are_cut_at_their_end() -> None:
 def test_what_is_exported_has_full_names() -> None:
     table = small_table()
     rows = csv_rows(table, arrange(table, Arrangement(2, query="gam")))
-    assert rows == [["name", "how", "ms"], ["gamma full", "name", "3"]]
+    assert rows == [["name", "how", "ms"], ["gamma full", "name", "3"], ["alpha full", "none", "9"]]
 
 
 def test_a_histogram_counts_every_call_and_outliers_apart() -> None:

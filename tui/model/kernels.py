@@ -107,6 +107,7 @@ def kernels_table(look: Look, index: KernelIndex) -> Table:
         names,
         lambda row: _longest(index, row),
         np.array([name == "none" for name in how], dtype=bool),
+        "how",
         "no kernel, copy or set was recorded",
     )
 

@@ -61,13 +61,14 @@ class Column:
 class Table:
     """Rows as columns. `names` are what is copied and searched, `target` tells where Enter leads.
 
-    Rows marked `last` stay behind all others.
+    Rows marked `last` stay behind all others, and only a filter on `kept_key` hides them.
     """
 
     columns: tuple[Column, ...]
     names: Sequence[str]
     target: Callable[[int], Target | None] = lambda row: None
     last: NDArray[np.bool_] | None = None
+    kept_key: str = ""
     empty: str = "none"
 
     def __len__(self) -> int:
@@ -86,12 +87,16 @@ class Table:
     def matching(self, query: str) -> NDArray[np.bool_]:
         """Rows that hold every word of the query; `how:none` looks at one column alone."""
         keep = np.ones(len(self), dtype=bool)
+        asked_kept = False
         for word in query.lower().split():
             key, colon, value = word.partition(":")
             column = self.column(key) if colon else None
             texts = self.haystacks if column is None else column.cells
             value = word if column is None else value
             keep &= np.fromiter((value in text.lower() for text in texts), bool, len(self))
+            asked_kept |= column is not None and key == self.kept_key
+        if self.last is not None and not asked_kept:
+            keep |= self.last
         return keep
 
 

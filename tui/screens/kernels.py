@@ -28,8 +28,8 @@ class KernelsView(TableView):
     WORDS: ClassVar[str] = (
         "A row for each kernel, copy and set, by name, role and how the role is known. Totals are "
         "sums of durations. f filters: words look at name, role, library and how; role:ffn looks "
-        "at one column. Rows without evidence (how none) stay last. "
-        "Enter opens the longest call on the timeline."
+        "at one column. Rows without evidence (how none) stay last, and stay, unless how: is asked "
+        "for. Enter opens the longest call on the timeline."
     )
 
     @staticmethod
