@@ -58,6 +58,13 @@ def test_a_filter_keeps_unattributed_rows_unless_it_asks_about_them() -> None:
     assert names(table, Arrangement(2, query="module full")) == ["delta", "beta", "alpha"]
 
 
+def test_rows_that_stay_are_told_apart_from_those_that_match() -> None:
+    """ "2 of 4 rows" for a word that one holds would be a riddle."""
+    table = small_table()
+    assert table.holding("gam").sum() == table.staying("gam").sum() == 1
+    assert not table.staying("how:module").any()
+
+
 def test_search_looks_at_full_names() -> None:
     table = small_table()
     order = arrange(table, Arrangement(2))

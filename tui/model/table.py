@@ -85,18 +85,24 @@ class Table:
         return next((column for column in self.columns if column.key == key), None)
 
     def matching(self, query: str) -> NDArray[np.bool_]:
+        """Rows to show for a query: those that hold its words, and those that stay."""
+        return self.holding(query) | self.staying(query)
+
+    def staying(self, query: str) -> NDArray[np.bool_]:
+        """Rows that only a filter on `kept_key` hides, where the query asks for none."""
+        asked = any(word.partition(":")[0] == self.kept_key for word in query.lower().split())
+        none = np.zeros(len(self), dtype=bool)
+        return none if self.last is None or (asked and self.column(self.kept_key)) else self.last
+
+    def holding(self, query: str) -> NDArray[np.bool_]:
         """Rows that hold every word of the query; `how:none` looks at one column alone."""
         keep = np.ones(len(self), dtype=bool)
-        asked_kept = False
         for word in query.lower().split():
             key, colon, value = word.partition(":")
             column = self.column(key) if colon else None
             texts = self.haystacks if column is None else column.cells
             value = word if column is None else value
             keep &= np.fromiter((value in text.lower() for text in texts), bool, len(self))
-            asked_kept |= column is not None and key == self.kept_key
-        if self.last is not None and not asked_kept:
-            keep |= self.last
         return keep
 
 

@@ -205,13 +205,22 @@ class TableView(View):
         if self.table is None or self.order is None or not len(self.table):
             return self.TITLE
         column = self.table.columns[self.arrangement.sort]
-        shown, every = len(self.order), len(self.table)
-        count = counted(every, "row") if shown == every else f"{shown:,} of {counted(every, 'row')}"
-        words = [f"{self.TITLE}: {count}", f"by {column.key}"]
+        shown = len(self.order)
+        words = [f"{self.TITLE}: {self._count_words(self.table, shown)}", f"by {column.key}"]
         words += ["reversed"] if self.arrangement.reverse else []
         words += [f"filter: {self.arrangement.query}"] if self.arrangement.query else []
         words += [f"row {self.cursor.at + 1:,}"] if shown else []
         return self.look.separator.join(words)
+
+    def _count_words(self, table: Table, shown: int) -> str:
+        every, query = counted(len(table), "row"), self.arrangement.query
+        if shown == len(table):
+            return every
+        held = table.holding(query)
+        stay = int((table.staying(query) & ~held).sum())
+        return f"{int(held.sum()):,} of {every}" + (
+            f", {stay:,} without evidence stay" * bool(stay)
+        )
 
     # Commands.
 
