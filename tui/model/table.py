@@ -90,9 +90,8 @@ class Table:
 
     def staying(self, query: str) -> NDArray[np.bool_]:
         """Rows that only a filter on `kept_key` hides, where the query asks for none."""
-        asked = any(word.partition(":")[0] == self.kept_key for word in query.lower().split())
-        none = np.zeros(len(self), dtype=bool)
-        return none if self.last is None or (asked and self.column(self.kept_key)) else self.last
+        asked = any(word.startswith(f"{self.kept_key}:") for word in query.lower().split())
+        return np.zeros(len(self), dtype=bool) if self.last is None or asked else self.last
 
     def holding(self, query: str) -> NDArray[np.bool_]:
         """Rows that hold every word of the query; `how:none` looks at one column alone."""
