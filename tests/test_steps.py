@@ -178,6 +178,33 @@ def test_one_prefill_and_decodes_from_shapes() -> None:
     assert steps(analyze(maker.build())) == phases
 
 
+def written_out(*sizes: tuple[int, int]) -> Analysis:
+    """Steps whose attention is written out: queries and keys of each; a softmax of experts before,
+    one of the vocabulary behind it."""
+    maker = TraceMaker()
+    for row, (queries, keys) in enumerate(sizes):
+        at = 100 * row
+        maker.annotation(f"ProfilerStep#{row}", at, 90)
+        embed = maker.operator("aten::embedding", at + 1, 5)
+        maker.side("shapes", embed, input_shapes=f"[[100, 16], [2, {queries}]]")
+        shapes = (f"[2, {8 * queries}]", f"[2, 4, {queries}, {keys}]", "[2, 100]")
+        for place, shape in enumerate(shapes):
+            softmax = maker.operator("aten::_softmax", at + 10 + 20 * place, 10)
+            maker.side("shapes", softmax, input_shapes=f"[{shape}, [], []]")
+    return analyze(maker.build())
+
+
+def test_attention_that_is_written_out_tells_phases_too() -> None:
+    phases = [("profiler_step", "prefill", 2, 16)] + [("profiler_step", "decode", 2, 2)] * 2
+    assert steps(written_out((8, 8), (1, 9), (1, 10))) == phases
+    assert steps(written_out((4, 12))) == [("profiler_step", "prefill", 2, 8)]
+
+
+def test_as_many_keys_as_queries_tell_no_phase_where_nothing_decodes() -> None:
+    """An encoder's attention looks like that as well."""
+    assert steps(written_out((8, 8), (8, 8))) == [("profiler_step", "", 2, 16)] * 2
+
+
 def test_no_steps_is_one_window_and_said() -> None:
     maker = TraceMaker()
     maker.launch("k", start=0, run=(5, 9))

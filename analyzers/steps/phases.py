@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +17,20 @@ from tracer.events import Trace
 _ATTENTION = re.compile(
     r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+)$|flash_attn(::|_\w*fwd)"
 )
+# The weights of attention that is written out: [batch, heads, queries, keys].
+_WEIGHTS = re.compile(r"aten::_softmax$")
 _EMBEDDING = re.compile(r"aten::embedding$")
 
 
 @dataclass(frozen=True)
 class ContentFacts:
-    """Phase "" and -1 where the recording does not tell."""
+    """Phase "" and -1 where the recording does not tell. square: attention that is written out has
+    as many keys as queries, several."""
 
     phase: str = ""
     batch: int = NONE
     tokens: int = NONE
+    square: bool = False
 
 
 def content_facts(trace: Trace, ranges: Sequence[tuple[int, int]]) -> list[ContentFacts]:
@@ -39,7 +43,15 @@ def content_facts(trace: Trace, ranges: Sequence[tuple[int, int]]) -> list[Conte
             out.append(ContentFacts("training", *_learned_from(shapes, learning, start, end)))
         else:
             out.append(_inference_facts(shapes, start, end))
-    return out
+    decodes = any(facts.phase == "decode" for facts in out)
+    return [_opened(facts) if decodes else facts for facts in out]
+
+
+def _opened(facts: ContentFacts) -> ContentFacts:
+    """Of steps among which some decode, one that takes in several tokens at once and whose
+    attention is written out, so that no argument says whether it is causal."""
+    unknown = facts.phase == "" and facts.square
+    return replace(facts, phase="prefill") if unknown else facts
 
 
 def _any_within(times: Longs, start: int, end: int) -> bool:
@@ -49,10 +61,12 @@ def _any_within(times: Longs, start: int, end: int) -> bool:
 
 @dataclass(frozen=True)
 class _Shaped:
-    """Operators with recorded shapes that tell of tokens: attention and embedding."""
+    """Operators with recorded shapes that tell of tokens: attention, its weights where it is
+    written out, and embedding."""
 
     start_ns: Longs
     attention: NDArray[np.bool_]
+    weights: NDArray[np.bool_]
     embedding: NDArray[np.bool_]
     shapes: list[str]
     concrete: list[str]
@@ -63,12 +77,14 @@ def _shaped(trace: Trace) -> _Shaped:
     events = table["event"].to_numpy()
     codes = trace.name_codes[events]
     attention = trace.names_matching(lambda n: _ATTENTION.match(n) is not None)[codes]
+    weights = trace.names_matching(lambda n: _WEIGHTS.match(n) is not None)[codes]
     embedding = trace.names_matching(lambda n: _EMBEDDING.match(n) is not None)[codes]
-    keep = attention | embedding
+    keep = attention | weights | embedding
     kept = table[keep]
     return _Shaped(
         trace.start_ns[events[keep]],
         attention[keep],
+        weights[keep],
         embedding[keep],
         [str(text) for text in kept["input_shapes"]],
         [str(text) for text in kept["concrete_inputs"]],
@@ -79,6 +95,10 @@ def _inference_facts(shaped: _Shaped, start: int, end: int) -> ContentFacts:
     rows = range(*np.searchsorted(shaped.start_ns, [start, end]).tolist())
     batch, tokens = _embedded(shaped, start, end)
     for row in rows:
+        if shaped.weights[row]:
+            told = _by_weights(_dims(shaped.shapes[row]), batch, tokens)
+            if told is not None:
+                return told
         if not shaped.attention[row]:
             continue
         dims = _dims(shaped.shapes[row])
@@ -93,6 +113,19 @@ def _inference_facts(shaped: _Shaped, start: int, end: int) -> ContentFacts:
             return ContentFacts("prefill", own_batch, own_tokens)
         return ContentFacts("forward", own_batch, own_tokens)
     return ContentFacts("", batch, tokens)
+
+
+def _by_weights(dims: list[list[int]], batch: int, tokens: int) -> ContentFacts | None:
+    """What the weights of attention tell; None for a softmax of another kind."""
+    if not dims or len(dims[0]) != 4:
+        return None
+    own_batch, _, queries, keys = dims[0]
+    batch = batch if batch >= 0 else own_batch
+    tokens = tokens if tokens >= 0 else own_batch * queries
+    if queries == keys:
+        return ContentFacts("", batch, tokens, square=queries > 1)
+    phase = "decode" if queries == 1 else "prefill" if keys > queries else ""
+    return ContentFacts(phase, batch, tokens)
 
 
 def _learned_from(shaped: _Shaped, learning: Longs, start: int, end: int) -> tuple[int, int]:
