@@ -158,12 +158,16 @@ def _by_shared_ends(
 
 
 def common_prefix(a: bytes, b: bytes) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
+    """How many letters two texts begin with in common."""
+    same, most = 0, min(len(a), len(b))
+    while same < most:
+        half = (same + most + 1) // 2
+        same, most = (half, most) if a[:half] == b[:half] else (same, half - 1)
+    return same
 
 
 def common_suffix(a: bytes, b: bytes) -> int:
+    """How many they end with."""
     return common_prefix(a[::-1], b[::-1])
 
 
