@@ -81,6 +81,7 @@ class StackSamples:
         self._callees = Callees()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._begun = False  # who starts or ends the recording waits for this thread
         self._switch_s = 0.0  # the program's own; 0 where it was not changed
         self.failure: Exception | None = None
 
@@ -94,10 +95,12 @@ class StackSamples:
             sys.setswitchinterval(_SWITCH_S)
         self._thread = threading.Thread(target=self._run, name="tracer-stacks", daemon=True)
         self._thread.start()
+        self._begun = True
 
     def close(self) -> None:
         """Look no more; what was seen stays."""
         thread, self._thread = self._thread, None
+        self._begun = False
         self._stopped.set()
         if thread is not None and thread.is_alive():
             thread.join()
@@ -132,16 +135,15 @@ class StackSamples:
         return max(self._interval_s * times, _WITH_CHANGES * spent_s / _MOST_COST)
 
     def _look(self) -> None:
-        now_ns = time.time_ns()
+        now_ns, begun = time.time_ns(), self._begun
         seen = [
             (thread, place)
             for ident, frame in sys._current_frames().items()
             if (thread := self._number(ident)) >= 0
             and (place := self._place_of(thread, frame)) is not None
         ]
-        # Whoever took the interpreter meanwhile moved on: the frames do not belong together. And
-        # who has ended the recording waits for this look.
-        if self._stopped.is_set() or time.time_ns() - now_ns > _PROMPT_S * 1e9:
+        # Whoever took the interpreter meanwhile moved on: the frames do not belong together.
+        if not (begun and self._begun) or time.time_ns() - now_ns > _PROMPT_S * 1e9:
             return
         for thread, place in seen:
             self._rows.extend((now_ns, thread, self._places.setdefault(place, len(self._places))))

@@ -138,8 +138,10 @@ def test_nothing_goes_on_after_the_end_and_it_can_begin_again() -> None:
     assert len(samples.table()) > seen
 
 
-def test_who_ends_the_recording_is_not_seen_to_wait_for_its_last_look() -> None:
+def test_who_starts_or_ends_the_recording_is_not_seen_to_wait_for_the_looks() -> None:
     samples = StackSamples(10.0)
+    samples._look()
+    assert not len(samples.table())
     samples.start()
     samples._look()
     seen = len(samples.table())
@@ -178,9 +180,11 @@ def test_a_thread_that_waits_is_walked_through_once(monkeypatch: pytest.MonkeyPa
     thread.start()
     begun.wait()
     settle(thread)
-    samples = StackSamples()
+    samples = StackSamples(10.0)
+    samples.start()
     for _ in range(20):  # one that a busy machine holds up is left out
         samples._look()
+    samples.close()
     over.set()
     thread.join()
     table = samples.table()
