@@ -11,8 +11,8 @@ from tracer.analyzers.intervals import Longs
 from tracer.analyzers.rules.judging import milliseconds
 from tracer.findings import Finding
 
-# So many pauses, in so many parts of the recording: each part is longer than the one before but
-# for one, and the last is so many times as long as the first.
+# So many pauses, in so many parts of the recording: each part is longer than the one before, of
+# eight but for one, and the last is so many times as long as the first.
 _LEAST, _MANY, _FEW_PARTS, _PARTS = 8, 24, 4, 8
 _TIMES = 2.0
 _ADVICE = "It takes longer with each turn: look for what grows (a list, a text, a history)."

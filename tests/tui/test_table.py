@@ -59,10 +59,10 @@ def test_a_filter_keeps_unattributed_rows_unless_it_asks_about_them() -> None:
 
 
 def test_rows_that_stay_are_told_apart_from_those_that_match() -> None:
-    """ "2 of 4 rows" for a word that one holds would be a riddle."""
+    """Two rows of four are shown for a word that one holds."""
     table = small_table()
-    assert table.holding("gam").sum() == table.staying("gam").sum() == 1
-    assert not table.staying("how:module").any()
+    assert table.holding("gam").sum() == table.unmatched("gam") == 1
+    assert table.unmatched("how:module") == table.unmatched("alpha") == table.unmatched("") == 0
 
 
 def test_search_looks_at_full_names() -> None:

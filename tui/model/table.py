@@ -88,6 +88,10 @@ class Table:
         """Rows to show for a query: those that hold its words, and those that stay."""
         return self.holding(query) | self.staying(query)
 
+    def unmatched(self, query: str) -> int:
+        """How many rows stay without holding the words of a query."""
+        return int((self.staying(query) & ~self.holding(query)).sum()) if query else 0
+
     def staying(self, query: str) -> NDArray[np.bool_]:
         """Rows that only a filter on `kept_key` hides, where the query asks for none."""
         asked = any(word.startswith(f"{self.kept_key}:") for word in query.lower().split())

@@ -42,6 +42,7 @@ class TableView(View):
         super().__init__()
         self.table: Table | None = None
         self.arrangement = Arrangement()
+        self.unmatched = 0
         self.order: Order | None = None
         self.cursor = Cursor()
         self.details = LinesCursor()
@@ -93,6 +94,7 @@ class TableView(View):
         assert self.table is not None
         row = self.row
         self.order = arrange(self.table, self.arrangement)
+        self.unmatched = self.table.unmatched(self.arrangement.query)
         at = [] if row is None else (self.order == row).nonzero()[0].tolist()
         self.cursor.move(at[0] if at else 0, len(self.order))
         self._fitted = self._detailed = None
@@ -206,21 +208,17 @@ class TableView(View):
             return self.TITLE
         column = self.table.columns[self.arrangement.sort]
         shown = len(self.order)
-        words = [f"{self.TITLE}: {self._count_words(self.table, shown)}", f"by {column.key}"]
+        words = [f"{self.TITLE}: {self._count_words(len(self.table), shown)}", f"by {column.key}"]
         words += ["reversed"] if self.arrangement.reverse else []
         words += [f"filter: {self.arrangement.query}"] if self.arrangement.query else []
         words += [f"row {self.cursor.at + 1:,}"] if shown else []
         return self.look.separator.join(words)
 
-    def _count_words(self, table: Table, shown: int) -> str:
-        every, query = counted(len(table), "row"), self.arrangement.query
-        if shown == len(table):
-            return every
-        held = table.holding(query)
-        stay = int((table.staying(query) & ~held).sum())
-        return f"{int(held.sum()):,} of {every}" + (
-            f", {stay:,} without evidence stay" * bool(stay)
-        )
+    def _count_words(self, every: int, shown: int) -> str:
+        if shown == every:
+            return counted(every, "row")
+        stay = f", {self.unmatched:,} without evidence stay" if self.unmatched else ""
+        return f"{shown - self.unmatched:,} of {counted(every, 'row')}{stay}"
 
     # Commands.
 
