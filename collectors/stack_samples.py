@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.collectors.called_names import Callee, Callees, called_name
+from tracer.collectors.thread_frames import frames_of_threads
 from tracer.collectors.user_code import (
     USER,
     CodeKinds,
@@ -138,7 +139,7 @@ class StackSamples:
         now_ns, begun = time.time_ns(), self._begun
         seen = [
             (thread, place)
-            for ident, frame in sys._current_frames().items()
+            for ident, frame in frames_of_threads().items()
             if (thread := self._number(ident)) >= 0
             and (place := self._place_of(thread, frame)) is not None
         ]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
+from tracer.collectors.thread_frames import frames_of_threads
 
 _lock = threading.Lock()
 
@@ -148,7 +149,7 @@ class OutsideCompiled(OutsideCompiling):
 
 def _runs_in(file: str | None) -> bool:
     """Whether a thread is in a function of this file, or in one that it called."""
-    return any(_has_frame_of(file, frame) for frame in sys._current_frames().values())
+    return any(_has_frame_of(file, frame) for frame in frames_of_threads().values())
 
 
 def _has_frame_of(file: str | None, frame: FrameType | None) -> bool:
