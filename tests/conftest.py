@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 # As pandas 3 always does: arrays of a table are given for reading alone.
 if int(pd.__version__.partition(".")[0]) < 3:
@@ -22,6 +24,19 @@ _DEFAULT = Path(__file__).resolve().parents[2] / "shared"
 SHARED = Path(os.environ.get("TRACER_SHARED", _DEFAULT))
 # Variables of the profiler, and ours.
 _VARIABLES = ("KINETO", "TEARDOWN_CUPTI", "DISABLE_CUPTI", "TRACER")
+# No test takes nearly so long: one that hangs ends its process, which says where, and is named.
+_HANGS_S = 900
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Also what holds the interpreter's own lock ends so: no Python has to run for it."""
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
