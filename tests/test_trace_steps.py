@@ -25,7 +25,14 @@ from tests.live_models import (
     reward,
 )
 from tracer import trace
-from tracer.collectors.modules.call_facts import SeenCaches, cache_state, call_facts, roles_of
+from tracer.collectors.modules.call_facts import (
+    SeenCaches,
+    cache_state,
+    caches_among,
+    call_facts,
+    plain_facts,
+    roles_of,
+)
 
 # transformers renames `past_key_values` and `gradient_checkpointing_enable`; both names work.
 pytestmark = [
@@ -333,7 +340,8 @@ class _EagerCompile:
 
 def _facts(**arguments: Any) -> tuple[int, int, int]:
     roles, values = roles_of(tuple(arguments)), tuple(arguments.values())
-    found = call_facts(roles, values, SeenCaches(), keeps_cache=False)
+    plain, caches = plain_facts(roles, values), caches_among(roles, values)
+    found = call_facts(plain, caches, SeenCaches(), keeps_cache=False)
     return found.batch, found.tokens, found.cached
 
 

@@ -68,18 +68,22 @@ class Roles(NamedTuple):
     encoded: tuple[int, ...]  # what an encoder said
     caches: tuple[int, ...]
     positions: tuple[int, ...]
+    plain: tuple[int, ...]  # all but caches, of what says anything
 
 
 def roles_of(names: Sequence[str]) -> Roles:
     """What arguments of these names may be."""
     tokens = _numbers(names, lambda name: not _NOT_TOKENS.search(name))
+    encoded = _numbers(names, _ENCODED.__contains__)
+    positions = _numbers(names, _POSITION.search)
     return Roles(
         tokens,
         tuple(sorted(tokens, key=lambda i: not _DECODER.search(names[i]))),
         frozenset(_numbers(names, _FEATURES.search)),
-        _numbers(names, _ENCODED.__contains__),
+        encoded,
         _numbers(names, _names_cache),
-        _numbers(names, _POSITION.search),
+        positions,
+        (*tokens, *encoded, *positions),
     )
 
 
@@ -99,15 +103,46 @@ def given_names(
     return (*(names[i] if i < len(names) else f"_{i}" for i in range(len(args))), *kwargs)
 
 
-def call_facts(
-    roles: Roles, values: Sequence[Any], seen: SeenCaches, *, keeps_cache: bool
-) -> CallFacts:
-    """What the arguments say. `keeps_cache`: the module itself holds a cache in its buffers."""
+class PlainFacts(NamedTuple):
+    """What the arguments but for caches say."""
+
+    batch: int
+    tokens: int
+    is_decoder: bool
+    positions: tuple[int, ...]  # of the first new token
+
+
+def plain_facts(roles: Roles, values: Sequence[Any]) -> PlainFacts:
+    """What the arguments say; of caches nothing is asked."""
     is_decoder = any(values[i] is not None for i in roles.encoded)
     batch, tokens = _batch_and_tokens(roles, values, is_decoder)
-    cached = _cached(roles, values, seen, keeps_cache)
-    past = 0 if cached == 0 else _past(roles, values)
-    return CallFacts(batch, tokens, cached, is_decoder, past)
+    positions = tuple(values[i] for i in roles.positions if type(values[i]) is int)
+    return PlainFacts(batch, tokens, is_decoder, positions)
+
+
+def call_facts(
+    plain: PlainFacts, caches: Sequence[Any], seen: SeenCaches, *, keeps_cache: bool
+) -> CallFacts:
+    """What the arguments of a call say, with these caches among them. `keeps_cache`: the module
+    itself holds one in its buffers."""
+    batch, tokens, is_decoder, positions = plain
+    if len(caches) == 1 and not positions:
+        cached, past = seen.told_by(caches[0])
+    else:
+        cached, past = _told_by_all(caches, positions, seen, keeps_cache)
+    return CallFacts(batch, tokens, cached, is_decoder, 0 if cached == 0 else past)
+
+
+def _told_by_all(
+    caches: Sequence[Any], positions: Sequence[int], seen: SeenCaches, keeps_cache: bool
+) -> tuple[int, int]:
+    """Whether tokens came before, and how many: by a position, or by caches."""
+    told = [seen.told_by(cache) for cache in caches]
+    states = [*(state for state, _ in told), *(int(position > 0) for position in positions)]
+    past = positions[0] if positions else max((n for _, n in told), default=UNKNOWN)
+    if 1 in states:
+        return 1, past
+    return UNKNOWN if UNKNOWN in states or (keeps_cache and not states) else 0, past
 
 
 def _batch_and_tokens(roles: Roles, values: Sequence[Any], is_decoder: bool) -> tuple[int, int]:
@@ -134,6 +169,7 @@ class SeenCaches:
 
     def __init__(self) -> None:
         self._anchors: dict[int, weakref.ref[Any]] = {}
+        self._mute: set[int] = set()  # those of them that will never tell anything themselves
 
     def add(self, cache: Any) -> None:
         """The call with this cache has ended: it is filled now."""
@@ -146,6 +182,24 @@ class SeenCaches:
 
     def _forget(self, key: int) -> None:
         self._anchors.pop(key, None)
+        self._mute.discard(key)
+
+    def told_by(self, cache: Any) -> tuple[int, int]:
+        """1: it is filled, 0: empty, -1: it cannot be told; and how many tokens it holds, or -1.
+        Asked while the program waits, of mostly the same cache."""
+        if id(cache) in self._mute and cache in self:
+            return 1, UNKNOWN
+        if cache is None:
+            return 0, UNKNOWN
+        tokens = cached_tokens(cache)
+        if isinstance(cache, (torch.Tensor, list, tuple, dict)):
+            return cache_state(cache, self), tokens
+        if tokens > 0:
+            return 1, tokens
+        state = cache_state(cache, self)
+        if state == 1 and tokens == UNKNOWN and cache in self:  # its buffers stay as they are
+            self._mute.add(id(cache))
+        return state, tokens
 
     def __contains__(self, cache: Any) -> bool:
         anchor = _anchor(cache)
@@ -172,22 +226,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def caches_among(roles: Roles, values: Sequence[Any]) -> list[Any]:
     """The arguments that carry a cache, given or None."""
     return [value for i in roles.caches if not isinstance(value := values[i], bool)]
-
-
-def _cached(roles: Roles, values: Sequence[Any], seen: SeenCaches, keeps_cache: bool) -> int:
-    states = [cache_state(cache, seen) for cache in caches_among(roles, values)]
-    states += [int(values[i] > 0) for i in roles.positions if type(values[i]) is int]
-    if 1 in states:
-        return 1
-    return UNKNOWN if UNKNOWN in states or (keeps_cache and not states) else 0
-
-
-def _past(roles: Roles, values: Sequence[Any]) -> int:
-    """How many tokens came before: by a position, or by the length of a cache that grows."""
-    for i in roles.positions:
-        if type(values[i]) is int:
-            return int(values[i])
-    return max((cached_tokens(cache) for cache in caches_among(roles, values)), default=UNKNOWN)
 
 
 def cached_tokens(cache: Any) -> int:

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from torch import nn
 from tracer.collectors.modules.call_facts import (
     UNKNOWN,
     CallFacts,
+    PlainFacts,
     Roles,
     SeenCaches,
     argument_names,
@@ -29,6 +30,7 @@ from tracer.collectors.modules.call_facts import (
     can_decode,
     given_names,
     keeps_cache,
+    plain_facts,
     returns_cache,
     roles_of,
 )
@@ -56,12 +58,11 @@ def recorded_autograd(output: Any) -> int:
 
 
 class _Said(NamedTuple):
-    """What arguments say, and all of them that it depends on."""
+    """What arguments but for caches say, and all of them that it depends on."""
 
     roles: Roles
     values: list[Any]  # of tensors their shapes and types
-    facts: CallFacts
-    caches: list[Any]  # each None
+    facts: PlainFacts
 
 
 @dataclass(eq=False)
@@ -108,10 +109,11 @@ class OpenCall:
         return self.root.can_decode and returns_cache(output)
 
 
-def _plain(values: Iterable[Any]) -> list[Any] | None:
+def _plain(roles: Roles, values: Sequence[Any]) -> list[Any] | None:
     """All that facts are made of; None where there are others than plain tensors and values."""
     out: list[Any] = []
-    for value in values:
+    for i in roles.plain:
+        value = values[i]
         kind = type(value)
         if kind is torch.Tensor:
             out += (value.shape, value.dtype)
@@ -178,15 +180,12 @@ class RootCalls:
         """The facts, and the arguments that carry a cache. Calls are mostly like the last one."""
         roles = root.roles_of(args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
-        plain = _plain(values)
-        said = root.said
-        if said is not None and said.roles is roles and said.values == plain:
-            return said.facts, said.caches
-        facts = call_facts(roles, values, self._seen, keeps_cache=root.keeps_cache)
-        caches = caches_among(roles, values)
-        if plain is not None and all(cache is None for cache in caches):
-            root.said = _Said(roles, plain, facts, caches)
-        return facts, caches
+        plain, said = _plain(roles, values), root.said
+        if said is None or said.roles is not roles or said.values != plain or plain is None:
+            facts = plain_facts(roles, values)
+            said = root.said = _Said(roles, plain or [], facts)
+        caches = caches_among(roles, values) if roles.caches else []
+        return call_facts(said.facts, caches, self._seen, keeps_cache=root.keeps_cache), caches
 
     def _around(self, generation: Generation, caller: FrameType | None) -> int:
         """The lines around a call. What generates calls often, from one place."""
