@@ -44,6 +44,7 @@ class Kind:
     changes: int = 0
     modules: list[int] = field(default_factory=list)  # of the last look, by `id`, in order
     freed: int = 0  # modules freed before it ended
+    never_rests: bool = False  # its calls were unlike too often
 
     def begins(self) -> bool:
         """Another call begins; whether it rests."""
@@ -51,10 +52,11 @@ class Kind:
         self.calls += 1
         return number >= FIRST_CALLS and number % EVERY > 0 and not self.never_rests
 
-    @property
-    def never_rests(self) -> bool:
-        """Whether its calls were unlike too often."""
-        return self.changes > _CHANGES
+    def differs(self, calls: int) -> None:
+        """A call was unlike the look before; since then there were so many."""
+        self.changes += 1
+        self.calls = calls
+        self.never_rests |= self.changes > _CHANGES
 
 
 class Look:
@@ -92,8 +94,7 @@ class Looks:
         thread; `freed`: modules freed by now, so that an `id` may have become another's."""
         alike = heard == kind.modules and freed == kind.freed
         if not alike:
-            kind.changes += 1
-            kind.calls = 0
+            kind.differs(0)
         self._note(kind, times, rests=True, alike=alike)
 
     def looked(
@@ -102,10 +103,9 @@ class Looks:
         """The same of a call that was looked at. One on several threads cannot be told by
         another."""
         if kind.modules and heard != kind.modules:
-            kind.changes += 1
-            kind.calls = 1
+            kind.differs(1)
         if len(look.threads) > 1:
-            kind.changes = _CHANGES + 1
+            kind.never_rests = True
         kind.modules, kind.freed = self._orders.setdefault(tuple(heard), heard), freed
         self._note(kind, times, rests=False, alike=True)
 

@@ -438,9 +438,10 @@ class ModuleRanges:
     def _see_in_call(
         self, known: KnownRanges | Look | None, hear: Callable[[int], None] | None = None
     ) -> None:
+        global _known, _hear
         with self._lock:
             if _current is self:
-                _see(known, hear)
+                _known, _hear = known, hear
 
     def _end(self, call: OpenCall | None, module: nn.Module, output: Any) -> None:
         try:

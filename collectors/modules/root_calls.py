@@ -63,6 +63,7 @@ class _Said(NamedTuple):
     roles: Roles
     values: list[Any]  # of tensors their shapes and types
     facts: PlainFacts
+    whole: CallFacts  # where no argument carries a cache
 
 
 @dataclass(eq=False)
@@ -176,15 +177,18 @@ class RootCalls:
 
     def _said_by(
         self, root: Root, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[CallFacts, list[Any]]:
+    ) -> tuple[CallFacts, Sequence[Any]]:
         """The facts, and the arguments that carry a cache. Calls are mostly like the last one."""
         roles = root.roles_of(args, kwargs)
         values = (*args, *kwargs.values()) if kwargs else args
         plain, said = _plain(roles, values), root.said
         if said is None or said.roles is not roles or said.values != plain or plain is None:
             facts = plain_facts(roles, values)
-            said = root.said = _Said(roles, plain or [], facts)
-        caches = caches_among(roles, values) if roles.caches else []
+            whole = call_facts(facts, (), self._seen, keeps_cache=root.keeps_cache)
+            said = root.said = _Said(roles, plain or [], facts, whole)
+        if not roles.caches:
+            return said.whole, ()
+        caches = caches_among(roles, values)
         return call_facts(said.facts, caches, self._seen, keeps_cache=root.keeps_cache), caches
 
     def _around(self, generation: Generation, caller: FrameType | None) -> int:
