@@ -74,7 +74,7 @@ class Children:
         pids = self._pids
 
         @functools.wraps(original)
-        def call(process: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(process: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(process, *args, **kwargs)
             pid = getattr(process, "pid", None)
             if isinstance(pid, int):

@@ -50,7 +50,7 @@ class CompiledGraphs:
             return
 
         @functools.wraps(original)
-        def call_user_compiler(output: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_user_compiler(output: Any, gm: Any, /, *args: Any, **kwargs: Any) -> Any:
             self._guard(self._captured, output, gm)
             return original(output, gm, *args, **kwargs)
 
@@ -69,7 +69,7 @@ class CompiledGraphs:
 
     def _after(self, original: Any, note: Callable[..., None]) -> Any:
         @functools.wraps(original)
-        def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             result = original(graph, *args, **kwargs)
             self._guard(note, graph, *args, **kwargs)
             return result
@@ -78,7 +78,7 @@ class CompiledGraphs:
 
     def _before(self, original: Any, note: Callable[..., None]) -> Any:
         @functools.wraps(original)
-        def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             self._guard(note, graph, *args, **kwargs)
             return original(graph, *args, **kwargs)
 

@@ -146,7 +146,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 functools.update_wrapper(_call, _original)
 
 
-def _inherited_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _inherited_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     """What a class without a `__call__` of its own does at the time of the call."""
     base = nn.Module.__call__
     # Ours has come back during this very call, whose range is open already.
@@ -157,7 +157,7 @@ def _root_call_of(original: Call) -> Call:
     """`__call__` of a root's class: only its outermost calls count."""
 
     @functools.wraps(original)
-    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling():
             return original(module, *args, **kwargs)
         trace = _current
@@ -172,7 +172,7 @@ def _compiled_call_of(original: Call) -> Call:
     """`get_compiled_call` of transformers: what it returns goes round `nn.Module.__call__`."""
 
     @functools.wraps(original)
-    def get_compiled_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def get_compiled_call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         compiled = original(module, *args, **kwargs)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
