@@ -233,6 +233,38 @@ def test_the_longest_kernels_are_kept_whole_below_their_folded_span() -> None:
     assert_totals(analysis, spans)
 
 
+@pytest.mark.parametrize(("steps", "max_spans", "above"), [(6, 4000, "outside"), (260, 200, "run")])
+def test_each_pause_that_a_finding_names_is_a_span_with_its_line(
+    steps: int, max_spans: int, above: str
+) -> None:
+    """What a loop does between its steps, on a CPU: one span of idle, the pauses below it."""
+    maker = TraceMaker(base_ns=BASE_NS)
+    for step in range(steps):
+        at = 30_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        maker.operator("aten::mm", at, 10_000)
+        if step % 2 == 0:
+            maker.host("frame", "train.py(40): save", at + 10_100, 19_000)
+    analysis = analyze(maker.build())
+    (save,) = (f for f in analysis.findings if f.where.function == "save")
+    spans = spans_of(analysis, max_spans=max_spans)
+    assert_tree(spans)
+    assert_totals(analysis, spans)
+    by_id = {span.span_id: span for span in spans}
+    pauses = [s for s in level(spans, "pause") if s.name == "gap.host: save"]
+    assert len(pauses) == min(steps // 2, 50) and len(spans) <= max_spans
+    for span in pauses:
+        found, idle = attributes_of(span), by_id[span.parent_span_id]
+        assert span.end_time_unix_nano - span.start_time_unix_nano == 20_000_000
+        assert found["tracer.duration_ns"] == 20_000_000
+        assert (found["code.file.path"], found["code.line.number"]) == ("train.py", 40)
+        assert found["tracer.part"] == "host" and found["tracer.finding.title"] == save.title
+        assert idle.name == "idle: host" and "tracer.step" not in found
+        assert attributes_of(by_id[idle.parent_span_id])["tracer.level"] == above
+        assert idle.start_time_unix_nano <= span.start_time_unix_nano
+        assert span.end_time_unix_nano <= idle.end_time_unix_nano
+
+
 def test_many_kernel_names_are_bounded_too() -> None:
     analysis = kernel_analysis(3, 3000, names=3000)
     spans = spans_of(analysis, max_spans=300)

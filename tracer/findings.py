@@ -40,6 +40,7 @@ class Finding:
     advice: str = ""
     gain_ns: int | None = None
     events: tuple[int, ...] = ()  # rows of the trace that are the evidence, the costliest first
+    pauses: tuple[int, ...] = ()  # rows of `gaps` that it is made of, the longest first
 
 
 def costliest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -20,6 +20,7 @@ from tracer.analyzers.names.libraries import without_folder
 from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.judging import (
     between_steps,
+    longest_first,
     milliseconds,
     ratio_of,
     severity_of,
@@ -302,7 +303,9 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
     cost, first = int(length.sum()), pauses[0]
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
-    events = context.work.event[gaps.after[rows[gaps.after[rows] != NONE]]].tolist()
+    longest = np.array(longest_first(rows, length), dtype=np.int64)
+    ends_with = gaps.after[longest]
+    events = context.work.event[ends_with[ends_with != NONE]].tolist()
     waits = first.rule == "gap.host" and mostly_waits(
         context.work.host, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
     )
@@ -334,7 +337,8 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         },
         advice=advice,
         gain_ns=cost if known else None,
-        events=tuple(list(dict.fromkeys(events))[:100]),
+        events=tuple(dict.fromkeys(events)),
+        pauses=tuple(longest.tolist()),
     )
     return with_growth(finding, gaps.gap[rows], length)
 

@@ -3,6 +3,8 @@ compiled."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracer.analysis import Analysis, RuleResult
@@ -10,7 +12,7 @@ from tracer.analyzers.context import Context
 from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import Longs
 from tracer.analyzers.rules.compilations import again_ns, compilation, compiled_in
-from tracer.analyzers.rules.judging import verdict
+from tracer.analyzers.rules.judging import longest_first, verdict
 from tracer.findings import Finding, Where
 
 # A compilation is named from this share of the window on.
@@ -40,7 +42,9 @@ def _compiled_in(context: Context, row: int) -> Where:
 
 def _finding(context: Context, analysis: Analysis, where: Where, rows: Longs) -> Finding:
     gaps = context.gaps
-    cost = int((gaps.end_ns[rows] - gaps.start_ns[rows]).sum())
+    length = gaps.end_ns[rows] - gaps.start_ns[rows]
+    cost = int(length.sum())
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     again = again_ns(context.work.trace, where, gaps.start_ns[rows], gaps.end_ns[rows])
-    return compilation(analysis, "compile", where, cost, steps, again=again)
+    found = compilation(analysis, "compile", where, cost, steps, again=again)
+    return replace(found, pauses=longest_first(rows, length))

@@ -18,6 +18,7 @@ from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
 from tracer.analyzers.rules.judging import (
     CALLS_MISSING,
+    longest_first,
     milliseconds,
     ratio_of,
     severity_of,
@@ -265,6 +266,7 @@ def _finding_at(
             advice=advice,
             gain_ns=cost,
             events=pieces.evidence(rows),
+            pauses=longest_first(rows, pieces.length[rows]),
         )
     ]
 
@@ -300,5 +302,6 @@ def _collections(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
                 "hand every so many steps, on all ranks at the same step."
             ),
             gain_ns=cost,
+            pauses=longest_first(rows, pieces.length[rows]),
         )
     ]

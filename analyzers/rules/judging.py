@@ -15,6 +15,7 @@ from tracer.findings import Check, CheckStatus, Finding, Severity
 CALLS_MISSING = "calls are missing between those recorded"
 # Shares of the window at which a cost is worth acting on, and at which it is the thing to act on.
 WARNING_RATIO, CRITICAL_RATIO = 0.005, 0.10
+_MOST_PAUSES = 100
 
 
 def ratio_of(cost_ns: int | None, analysis: Analysis) -> float | None:
@@ -57,6 +58,13 @@ def between_steps(steps: Rows, length_ns: Longs) -> dict[str, int]:
     """A detail: how much of what a finding costs lies between steps, by the step of each piece."""
     between = int(length_ns[steps < 0].sum())
     return {"between_steps_ns": between} if between else {}
+
+
+def longest_first(rows: Longs, length_ns: Longs) -> tuple[int, ...]:
+    """The longest of these pieces, as many as are worth a look each."""
+    order = np.argsort(-length_ns, kind="stable")[:_MOST_PAUSES]
+    longest: list[int] = rows[order].tolist()
+    return tuple(longest)
 
 
 def is_of_transformers(analysis: Analysis, model_type: str = "") -> bool:

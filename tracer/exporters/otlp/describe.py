@@ -20,7 +20,7 @@ from tracer.exporters.otlp.names import short_kernel_name
 from tracer.exporters.otlp.resource import device_attributes, device_uuid
 from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.exporters.sentence import verdict
-from tracer.findings import Finding
+from tracer.findings import Finding, Where
 from tracer.rank_analysis import RankAnalysis
 
 Values = dict[str, pb.Value | None]
@@ -231,7 +231,6 @@ def _evidence_ns(finding: Finding, analysis: Analysis) -> int:
 
 def finding_event(finding: Finding, time_ns: int) -> bytes:
     """A finding as an event."""
-    where = finding.where
     values: Values = {
         "tracer.finding.severity": finding.severity,
         "tracer.finding.title": finding.title,
@@ -242,11 +241,25 @@ def finding_event(finding: Finding, time_ns: int) -> bytes:
         "tracer.finding.advice": finding.advice or None,
         "tracer.finding.steps": finding.steps[:_MAX_LISTED] or None,
         "tracer.finding.step_count": len(finding.steps) or None,
+        **where_values(finding.where),
+        **{f"tracer.finding.detail.{key}": fact(value) for key, value in finding.detail.items()},
+    }
+    return pb.event(finding.rule, time_ns, values)
+
+
+def where_values(where: Where) -> Values:
+    """The place of a finding."""
+    return {
         "code.file.path": where.file,
         "code.line.number": where.line,
         "code.function.name": where.function,
         "tracer.module": where.module,
         "tracer.operator": where.operator,
-        **{f"tracer.finding.detail.{key}": fact(value) for key, value in finding.detail.items()},
     }
-    return pb.event(finding.rule, time_ns, values)
+
+
+def pause_name(finding: Finding) -> str:
+    """The rule of a pause, and what takes it where that is known: one of few, as names of spans
+    are."""
+    who = finding.detail.get("call") or finding.where.function
+    return f"{finding.rule}: {who}" if who else finding.rule

@@ -30,6 +30,7 @@ from tracer.exporters.otlp.cells import (
     folded_blocks,
     part_by,
 )
+from tracer.exporters.otlp.pauses import NO_PAUSES, Pauses, named_pauses
 
 Level = Literal["kernels", "layers", "blocks", "steps", "run", "ranges"]
 DEFAULT_MAX_SPANS = 4000
@@ -95,12 +96,14 @@ class Layout:
     leaf_parents: Nodes | None  # nodes on the run that hold the leaves; None: `step_blocks` do
     idle: Idle
     whole: Ints  # rows of `cells.work_rows` that are spans of their own
+    pauses: Pauses  # idle that is a span of its own
 
     @property
     def count(self) -> int:
         """Spans in all, the run's own included."""
         nodes = (self.directions, self.step_blocks, self.leaves, self.leaf_parents)
-        spans = sum(len(n) for n in nodes if n is not None) + len(self.whole)
+        spans = sum(len(n) for n in nodes if n is not None)
+        spans += len(self.whole) + len(self.pauses)
         return 1 + len(self.steps) + int(self.outside) + len(self.idle) + spans
 
 
@@ -109,11 +112,12 @@ def plan_layout(
 ) -> Layout:
     """The finest layout that the detail and the budget allow."""
     if detail == "kernels":
-        return _layout(analysis, cells, "kernels", max_spans)
+        return _keep_pauses(analysis, _layout(analysis, cells, "kernels", max_spans), KEPT_WHOLE)
     candidates = _candidates(analysis, cells, max_spans)
     layout = next((c for c in candidates if c.count <= _room(c.level, max_spans)), None)
     if layout is None:
         layout = _layout(analysis, cells, "ranges", max_spans)
+    layout = _keep_pauses(analysis, layout, min(max_spans - layout.count, KEPT_WHOLE))
     return _keep_longest(layout, max_spans)
 
 
@@ -154,6 +158,7 @@ def _layout(analysis: Analysis, cells: Cells, level: Level, max_spans: int) -> L
         leaf_parents=None if per_step else _nodes(cells, bucket),
         idle=idle,
         whole=np.arange(len(cells.work_rows)) if level == "kernels" else np.zeros(0, np.int64),
+        pauses=NO_PAUSES,
     )
 
 
@@ -253,11 +258,7 @@ def _gaps_by_place(
     gaps = analysis.gaps
     if not len(gaps):
         return {}
-    names = [str(name) for name in gaps["cause"].cat.categories]
-    codes = np.array([BUCKET_CODE["overhead", name] for name in names], dtype=np.int64)
-    bucket = codes[np.asarray(gaps["cause"].cat.codes, dtype=np.int64)]
-    step = _map_steps(gaps["step"].to_numpy(), steps)
-    step = np.full(len(gaps), RUN) if run else step
+    step, bucket = _gap_places(analysis, steps, run)
     place = part_by(step, bucket)
     whole = part_by(place.of_row, gaps["device"].to_numpy(), gaps["gap"].to_numpy())
     count = np.bincount(place.of_row[whole.first], minlength=len(place))
@@ -267,6 +268,16 @@ def _gaps_by_place(
     return dict(
         zip(keys, zip(count.tolist(), first.tolist(), last.tolist(), strict=True), strict=True)
     )
+
+
+def _gap_places(analysis: Analysis, steps: StepNodes, run: bool) -> tuple[Ints, Ints]:
+    """The step node and the bucket of each gap."""
+    gaps = analysis.gaps
+    names = [str(name) for name in gaps["cause"].cat.categories]
+    codes = np.array([BUCKET_CODE["overhead", name] for name in names], dtype=np.int64)
+    bucket = codes[np.asarray(gaps["cause"].cat.codes, dtype=np.int64)]
+    step = _map_steps(gaps["step"].to_numpy(), steps)
+    return np.full(len(gaps), RUN) if run else step, bucket
 
 
 def step_extents(analysis: Analysis, steps: StepNodes) -> tuple[Ints, Ints]:
@@ -299,3 +310,19 @@ def _keep_longest(layout: Layout, max_spans: int) -> Layout:
     folded = np.flatnonzero(leaves.sums.count[leaf_of_work] > 1)
     order = np.argsort(-cells.duration_ns[folded], kind="stable")
     return replace(layout, whole=np.sort(folded[order[:room]]))
+
+
+def _keep_pauses(analysis: Analysis, layout: Layout, room: int) -> Layout:
+    """The layout with the longest pauses that findings name, each under the idle it is part of."""
+    idle, pauses = layout.idle, named_pauses(analysis.findings)
+    if not len(pauses) or room <= 0:
+        return layout
+    places = zip(idle.step.tolist(), idle.bucket.tolist(), strict=True)
+    entries = {place: entry for entry, place in enumerate(places)}
+    step, bucket = _gap_places(analysis, layout.steps, run=bool((idle.step == RUN).any()))
+    own = zip(step[pauses.row].tolist(), bucket[pauses.row].tolist(), strict=True)
+    above = np.array([entries.get(place, -1) for place in own], dtype=np.int64)
+    length = (analysis.gaps["end_ns"] - analysis.gaps["start_ns"]).to_numpy()[pauses.row]
+    known = np.flatnonzero(above >= 0)
+    kept = np.sort(known[np.argsort(-length[known], kind="stable")][:room])
+    return replace(layout, pauses=Pauses(pauses.row[kept], pauses.finding[kept], above[kept]))

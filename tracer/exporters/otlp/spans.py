@@ -22,8 +22,10 @@ from tracer.exporters.otlp.describe import (
     Values,
     bucket_values,
     finding_events,
+    pause_name,
     run_attributes,
     run_name,
+    where_values,
 )
 from tracer.exporters.otlp.layout import Layout, Nodes, step_extents
 from tracer.exporters.otlp.names import bucket_name
@@ -112,6 +114,8 @@ def make_spans(maker: SpanMaker) -> Iterator[SpanBlock]:
         yield _leaves(maker, layout.leaves)
     if len(layout.idle):
         yield _idle(maker)
+    if len(layout.pauses):
+        yield _pauses(maker)
     if len(layout.whole):
         yield _kernels(maker)
 
@@ -366,7 +370,7 @@ def _idle(maker: SpanMaker) -> SpanBlock:
     return SpanBlock(
         templates,
         template,
-        maker.place.ids(f"idle/{maker.layout.level}", np.arange(len(idle))),
+        _idle_ids(maker),
         maker.ids_of_steps(idle.step),
         idle.first_ns,
         idle.last_ns,
@@ -379,9 +383,43 @@ def _idle(maker: SpanMaker) -> SpanBlock:
     )
 
 
+def _idle_ids(maker: SpanMaker) -> Ids:
+    return maker.place.ids(f"idle/{maker.layout.level}", np.arange(len(maker.layout.idle)))
+
+
 def _idle_template(maker: SpanMaker, code: int) -> bytes:
     values = {**maker.level("idle"), **bucket_values(code)}
     return pb.span_template(f"idle: {BUCKETS[code][1]}", values)
+
+
+def _pauses(maker: SpanMaker) -> SpanBlock:
+    """Of the idle time, each pause that a finding names, with the place that takes it."""
+    gaps, pauses = maker.analysis.gaps, maker.layout.pauses
+    start, end = (gaps[name].to_numpy()[pauses.row] for name in ("start_ns", "end_ns"))
+    code = maker.layout.idle.bucket[pauses.idle]
+    kinds = pauses.finding * len(BUCKETS) + code
+    templates, template = _templates(
+        kinds, lambda kind: _pause_template(maker, *divmod(kind, len(BUCKETS)))
+    )
+    return SpanBlock(
+        templates,
+        template,
+        maker.place.ids("pause", pauses.row),
+        _idle_ids(maker)[pauses.idle],
+        start,
+        end,
+        {
+            "tracer.duration_ns": end - start,
+            "tracer.step": gaps["step"].to_numpy()[pauses.row],
+        },
+    )
+
+
+def _pause_template(maker: SpanMaker, number: int, code: int) -> bytes:
+    finding = maker.analysis.findings[number]
+    told = {"tracer.finding.rule": finding.rule, "tracer.finding.title": finding.title}
+    values = {**maker.level("pause"), **bucket_values(code), **told, **where_values(finding.where)}
+    return pb.span_template(pause_name(finding), values)
 
 
 def _templates(codes: Ints, make: Callable[[int], bytes]) -> tuple[list[bytes], Ints]:
