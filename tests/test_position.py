@@ -423,6 +423,24 @@ def test_a_name_never_seen_costs_only_itself() -> None:
     assert misplaced(line, words) == []
 
 
+def test_what_a_layers_operator_runs_around_its_product_is_of_its_block() -> None:
+    """The copy before it is of no norm, and the bias behind it is no residual sum."""
+    calls = [
+        *(f"o: {RMS}", "a: cast gemm", "a: core", "a: gemm add", f"o: add {RMS}"),
+        *("f: cast gemm", "f: gelu", "f: gemm add", "o: add"),
+    ]
+    maker, clock, wanted = TraceMaker(), 0.0, []
+    for call in ["o: gather", *calls * 4, "o: layernorm"]:
+        words = spell(call, EAGER)
+        if "gemm" in call:
+            maker.operator("aten::linear", clock, 10 * len(words.names) - 1)
+        for name in words.names:
+            maker.launch(name, start=clock + 2, run=(clock + 4, clock + 9), operator="aten::op")
+            clock += 10
+        wanted += words.groups
+    assert groups_of(analyze(maker.build())) == wanted
+
+
 def two_streams(main: str, side: dict[int, tuple[str, str]]) -> list[str]:
     """Groups of the side stream's kernels. side: place in the main sequence -> word, group."""
     maker = TraceMaker()

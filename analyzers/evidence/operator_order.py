@@ -21,6 +21,9 @@ _WHOLE = {
     "aten::rms_norm": "N",
 }
 CONFIDENCE = 0.6
+# Operators with weights of their own.
+_LAYERS = ("aten::linear", "aten::conv1d", "aten::conv2d", "aten::convolution")
+_PRODUCT, _EPILOGUE, _BOUNDING_NOTHING = list(b"Gg"), ord("g"), ord("h")
 _NODE = re.compile(r"Backward\d*$")
 # A sum with a number looks like any other: between a mean and its root, that of a norm.
 _EPSILON = re.compile(rb"(?<=v)D(?=[re])")
@@ -63,6 +66,21 @@ def as_on_device(work: Work, letters: NDArray[np.uint8], rows: Longs) -> NDArray
     letters = np.where(whole == NONE, letters, table[work.trace.name_codes[whole]])
     text = _EPSILON.sub(b"a", letters.tobytes())
     return np.frombuffer(text, dtype=np.uint8).copy()
+
+
+def in_layers(work: Work, letters: NDArray[np.uint8], rows: Longs) -> NDArray[np.uint8]:
+    """The letters of these rows with what a layer's operator runs around its product: what it
+    copies before is of no norm, and what it adds after, its bias, is no residual sum."""
+    of_layer = work.trace.named(lambda name: name in _LAYERS, "operator")
+    if not of_layer.any():
+        return letters
+    layer = take(work.host.outermost(of_layer), work.operator[rows])
+    same = (layer[1:] != NONE) & (layer[1:] == layer[:-1])
+    before, after = letters[:-1], letters[1:]
+    out = letters.copy()
+    out[1:][same & np.isin(before, _PRODUCT) & (after == ord("D"))] = _EPILOGUE
+    out[:-1][same & (before == ord("c")) & (after == ord("G"))] = _BOUNDING_NOTHING
+    return out
 
 
 def fill_silent(work: Work, out: Attribution, directions: tuple[int, ...]) -> None:

@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 
 from tracer.analysis import BUCKET_CODE, BUCKETS, GROUPS
 from tracer.analyzers.evidence.attribution import HOW_CODE, OPEN, Attribution
-from tracer.analyzers.evidence.operator_order import as_on_device, fill_silent, silent
+from tracer.analyzers.evidence.operator_order import (
+    as_on_device,
+    fill_silent,
+    in_layers,
+    silent,
+)
 from tracer.analyzers.evidence.roles import Roles
 from tracer.analyzers.evidence.side_streams import fill_side_streams
 from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
@@ -104,8 +109,7 @@ def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) 
 def _letters(work: Work, out: Attribution, rows: Longs) -> NDArray[np.uint8]:
     table = np.array([ord(letter_of(name)) for name in work.names], dtype=np.uint8)
     letters: NDArray[np.uint8] = table[work.name_code[rows]]
-    if work.cpu_only:
-        letters = as_on_device(work, letters, rows)
+    letters = as_on_device(work, letters, rows) if work.cpu_only else in_layers(work, letters, rows)
     core = (out.bucket[rows] == BUCKET_CODE["attention", "core"]) & (
         out.how[rows] != HOW_CODE["name"]
     )
