@@ -25,6 +25,7 @@ CENTRED = "cast mean add square mean add epsilon root mul cast mul cast"
 ROPE = "mul neg cat mul add mul neg cat mul add"
 QKV = f"a: gemm*3 {ROPE} cat*2"
 TABLE = "o: gather a: cast gemm cat cos mul sin mul cast cast"
+TABLE_LAID_OUT = "o: gather a: cast gemm cast cos mul sin mul cast cast"
 GATED = "f: gemm silu gemm mul gemm"
 UNFUSED = "gemm mul add softmax cast gemm"
 EXPERTS = "f: gemm cast softmax topk sort sum gather grouped silu mul grouped mul index sum cast"
@@ -154,6 +155,20 @@ EAGER_MODELS = {
             for looked_up in ("add epsilon gather cast ", "", "", "")
         ],
         f"o: {RMS} gemm",
+    ),
+    "cohere, angles laid out anew before their sines": passes(
+        TABLE_LAID_OUT, [LLAMA] * 4, f"o: {RMS} {PLAIN_HEAD}"
+    ),
+    "moonshine, a table behind the convolutions of sounds": passes(
+        "o: conv silu conv gelu a: cast gemm cat cos mul sin mul cast o: cast",
+        ["o: layernorm a: gemm*3 core gemm o: add cast layernorm f: gemm gelu gemm o: add cast"]
+        * 4,
+        "o: layernorm",
+    ),
+    "pegasus, sines added to the words": passes(
+        "o: gather mul*2 sin cast mul cos cast add",
+        ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
+        "o: layernorm gemm",
     ),
     "rwkv, a recurrence written out": passes(
         "o: gather layernorm",
@@ -429,7 +444,8 @@ def test_what_a_layers_operator_runs_around_its_product_is_of_its_block() -> Non
         *(f"o: {RMS}", "a: cast gemm", "a: core", "a: gemm add", f"o: add {RMS}"),
         *("f: cast gemm", "f: gelu", "f: gemm add", "o: add"),
     ]
-    maker, clock, wanted = TraceMaker(), 0.0, []
+    maker, clock = TraceMaker(), 0.0
+    wanted: list[str] = []
     for call in ["o: gather", *calls * 4, "o: layernorm"]:
         words = spell(call, EAGER)
         if "gemm" in call:

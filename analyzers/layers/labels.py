@@ -40,6 +40,11 @@ _ATTENTION_DEQUANTIZE = label("attention", "dequantize")
 # What a block gives is weighed for each residual stream, and a product mixes these; the one that
 # makes the next block's weights can come before its norm.
 _TO_STREAMS = re.compile(rb"(?:(?<=[GgDMy])c*m[cm]*G?c*)?(?:D+c*[Gg]+c*)?$")
+# Angles are a product of positions, cast or not, doubled, laid out anew, or beside ones as complex
+# numbers.
+_ANGLES = re.compile(rb"c?(?:[Gm][Gglm]*(?:(?<=G)z|c)?|l)?t")
+_SINES_ADDED = re.compile(rb"m+c?t[cmzlt]*D")
+_TABLE = re.compile(rb"c?[Gm][Gglmzc]*t[tmcl]*")
 _GEMM = b"Ggb"
 _DEQUANTIZING = b"Qq"
 _ROTATING = b"m-tDoe"
@@ -239,18 +244,25 @@ def paint_model_begin(painter: Painter, last: int) -> None:
             return _NORM
         if place >= table:
             return _ROPE
-        return _EMBEDDING if place >= opened and letter in b"EVGgDmlA" else LEFT
+        return _EMBEDDING if place >= opened and letter in b"EVGgDmlAt" else LEFT
 
     painter.each(0, last, choose)
 
 
 def _rotary_start(letters: bytes) -> int:
-    """Sines and cosines are taken of a product, doubled, or beside ones as complex numbers; a cast
-    of the positions may come first."""
-    start = letters.find(b"t")
-    if start < 0:
+    """Where the angles of the rotary table begin, whose sines and cosines are taken; what is added
+    to words at once is no table."""
+    angles = _ANGLES.search(letters)
+    if not angles or _SINES_ADDED.match(letters, angles.start()):
         return len(letters)
-    start -= letters.endswith(b"Gz", 0, start)
-    while letters[start - 1 : start] and letters[start - 1] in b"Gglm":
-        start -= 1
-    return start - 1 if letters[start - 1 : start] == b"c" else start
+    return angles.start()
+
+
+def paint_table(letters: bytes) -> bytes:
+    """Labels of a rotary table, made of a product, and of nothing else."""
+    labels = bytearray([LEFT]) * len(letters)
+    start = _rotary_start(letters)
+    table = _TABLE.match(letters, start)
+    if table:
+        labels[start : table.end()] = bytes([_ROPE]) * (table.end() - start)
+    return bytes(labels)

@@ -29,6 +29,7 @@ from tracer.analyzers.layers.labels import (
     paint_layer_end,
     paint_model_begin,
     paint_model_end,
+    paint_table,
 )
 
 _SURE_ENOUGH = 0.7
@@ -241,9 +242,10 @@ def paint_begin(text: bytes, after: str, templates: Sequence[Template]) -> Paint
 
 
 def _begin_inside(text: bytes, template: Template, shared: int) -> Painted:
-    """The recording begins inside a layer like the template's."""
+    """The recording begins inside a layer like the template's; or the pass before it, where a
+    rotary table comes first."""
     marks = template.painted.labels[len(template.text) - shared :]
-    return Painted(bytes([LEFT]) * (len(text) - shared) + marks, 0.85, opens=True)
+    return Painted(paint_table(text[: len(text) - shared]) + marks, 0.85, opens=True)
 
 
 # The norm that opens the first block; what weighs residual streams for it can come before.
