@@ -213,3 +213,35 @@ def hosts_run_ahead(
             maker.operator("aten::mm", until + 2, paces[rank] - 8)
         save_run(maker.build(rank=rank, world_size=len(begins)), folder / f"rank{rank}")
     return folder
+
+
+def pausing_ranks(
+    pause_us: float, noise: float, seed: int, fetch: bool = False
+) -> dict[int, Trace]:
+    """Two ranks on CPUs whose work, 90 ms a step, scatters; rank 1 pauses longer before it, in its
+    data loader where it has one."""
+    rng = np.random.default_rng(seed)
+    makers, begin = {rank: TraceMaker(base_ns=BASE_NS) for rank in (0, 1)}, 1000.0
+    for step in range(40):
+        enters = {}
+        for rank, maker in makers.items():
+            pause = 150 + rank * pause_us + rng.normal(0, 10)
+            maker.operator("aten::stack", begin, 100)
+            if fetch:
+                maker.annotation("enumerate(DataLoader)#_Iter.__next__", begin, 100 + pause)
+            at = begin + 100 + pause
+            for number in range(40):
+                took = 2300 * (1 + rng.normal(0, noise))
+                maker.operator("aten::mm" if number else "aten::embedding", at, took)
+                at += took + 40 + rng.exponential(5) + 4000 * (rng.random() < 0.002)
+            enters[rank] = at
+        ends = max(enters.values()) + 2000
+        for rank, maker in makers.items():
+            maker.annotation(f"ProfilerStep#{step}", begin, ends - begin + 100)
+            maker.operator("c10d::allreduce_", enters[rank], 10)
+            left = ends - enters[rank] + abs(rng.normal(0, 20))
+            maker.annotation("gloo:all_reduce", enters[rank] + 10, left, tid=4)
+        begin = ends + 200
+    groups: Any = ({"pg_name": "0", "pg_size": 2, "ranks": [0, 1]},)
+    built = {"world_size": 2, "process_groups": groups}
+    return {rank: maker.build(rank=rank, **built) for rank, maker in makers.items()}

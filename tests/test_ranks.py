@@ -22,12 +22,14 @@ from tests.rank_samples import (
     hosts_run_ahead,
     late_rank_calls,
     moved,
+    pausing_ranks,
     rank_trace,
     ranks_run,
     save_ranks,
     straggler,
 )
 from tracer import cli
+from tracer.analyzers import analyze
 from tracer.analyzers.ranks.straggler import signed_rank_tail
 from tracer.errors import TracerError
 from tracer.events import Trace
@@ -36,6 +38,7 @@ from tracer.exporters.ranks_json import ranks_document, ranks_parts
 from tracer.exporters.ranks_text import render_ranks
 from tracer.exporters.ranks_verdict import ranks_verdict
 from tracer.rank_analysis import RankAnalysis
+from tracer.ranks.among import compare_all
 from tracer.ranks.identity import are_ranks_of_one_run, rank_in_name
 from tracer.store import save_run
 
@@ -94,6 +97,27 @@ def test_waits_beside_each_other_and_beside_compute_count_once(tmp_path: Path) -
     text = render_ranks(analysis)
     assert "sums of calls, some exposed at once" in text
     assert "of single ranks, communication without waiting" in text
+
+
+@pytest.mark.parametrize(("pause_us", "noise"), [(1000, 0.03), (1000, 0.1), (5000, 0.1)])
+def test_a_pause_of_one_rank_on_a_cpu_is_named_by_its_place(pause_us: float, noise: float) -> None:
+    """However much the work of both ranks scatters beside it."""
+    ranks = pausing_ranks(pause_us, noise, seed=0, fetch=True)
+    (found,) = compare_all({rank: analyze(trace) for rank, trace in ranks.items()}).findings
+    assert (found.detail["rank"], found.detail["cause"]) == (1, "overhead.host")
+    between = "in the data loader between aten::stack and aten::embedding"
+    assert f"host work outside operators ({between}), " in found.title
+    assert f" times up to {pause_us / 1000:.0f}." in found.title
+
+
+def test_work_that_scatters_makes_no_rank_slow() -> None:
+    """One of two equal ranks comes last in 26 of 40 steps."""
+    ranks = pausing_ranks(0, 0.1, seed=19)
+    analysis = compare_all({rank: analyze(trace) for rank, trace in ranks.items()})
+    (found,) = analysis.findings
+    assert found.severity == "info"
+    assert "near the scatter of the steps" in found.advice
+    assert ranks_verdict(analysis).startswith("No rank holds up the others for long")
 
 
 def test_clocks_that_disagree_give_the_same_answer(tmp_path: Path) -> None:

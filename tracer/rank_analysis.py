@@ -122,13 +122,17 @@ class Interval:
     end_ns: int
 
 
+# How the name of a block begins that a data loader is in.
+IN_LOADER = "in the data loader "
+
+
 @dataclass(frozen=True)
 class Block:
     """One thing that a rank did before it arrived: idle with its cause, as often as about so long,
     `ns` that of the longest; or work, `ns` of all calls together."""
 
     what: str  # "overhead.host", "ffn.projection"
-    name: str  # of the kernel or host event; "" for none
+    name: str  # of the kernel or host event, of a host alone the operators around; "" for none
     ns: int
     count: int
     where: str = ""

@@ -36,7 +36,7 @@ _OVERHEAD_COMPILE = re.compile(r".*(Lazy Function Loading|Driver Compiler|Module
 _OVERHEAD_PROFILER = re.compile(
     r"tracer::|.*(Buffer Flush|Activity Buffer|CUPTI|Instrumentation|Resource|Overhead)", re.I
 )
-_INPUT = re.compile(
+MAKES_INPUT = re.compile(
     r"enumerate\(DataLoader|.*tokeniz|.*[Cc]ollat|.*data_?loader\w*\.(py|__next__)|.*_BaseDataLoader"
     r"|.*torch/utils/data/|.*datasets/",
     re.I,
@@ -128,7 +128,7 @@ class Calls:
     @cached_property
     def input(self) -> NDArray[np.bool_]:
         """What makes input; what a generation calls for each token is no such thing."""
-        named = self.trace.named(_INPUT.match, *HOST_KINDS)
+        named = self.trace.named(MAKES_INPUT.match, *HOST_KINDS)
         generating = self.trace.named(_GENERATION.match, "frame")
         return lean(named & (self.host.nearest(generating) == NONE))
 

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis import BUCKETS, Analysis
+from tracer.analyzers.facts.calls import MAKES_INPUT
+from tracer.analyzers.facts.host import HOST_KINDS
 from tracer.analyzers.facts.modules import split_range_name
 from tracer.analyzers.facts.places import Places, folded
 from tracer.analyzers.facts.samples import Samples
@@ -15,9 +17,11 @@ from tracer.analyzers.gaps import CAUSES, PAUSES
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.kernel_table import describe
 from tracer.findings import Where
-from tracer.rank_analysis import Block, Doings, Interval
+from tracer.rank_analysis import IN_LOADER, Block, Doings, Interval
 
 _MOST_BLOCKS = 8
+# Of a host alone more, by the operators around them: most of them the other rank has as well.
+_MOST_PAUSES = 32
 # Pieces of one kind that are looked at.
 _MOST_ALIKE = 4096
 _MODULE = "module::"
@@ -42,29 +46,36 @@ def describe_doings(
     return Doings(
         int((ends - starts).sum()),
         named,
-        _longest(_idle_blocks(analysis, starts, ends, places), _work_blocks(analysis, inside)),
+        _longest(
+            _idle_blocks(analysis, starts, ends, places),
+            _work_blocks(analysis, inside),
+            alone=analysis.cpu_only,
+        ),
     )
 
 
-def _longest(*kinds: Sequence[Block]) -> tuple[Block, ...]:
+def _longest(*kinds: Sequence[Block], alone: bool) -> tuple[Block, ...]:
     """The longest blocks of each kind, together by length."""
 
     def by_length(blocks: Sequence[Block]) -> list[Block]:
         return sorted(blocks, key=lambda block: (-block.ns, block.what, block.name))
 
-    return tuple(by_length([b for blocks in kinds for b in by_length(blocks)[:_MOST_BLOCKS]]))
+    most = _MOST_PAUSES if alone else _MOST_BLOCKS
+    return tuple(by_length([b for blocks in kinds for b in by_length(blocks)[:most]]))
 
 
 def _idle_blocks(
     analysis: Analysis, starts: Longs, ends: Longs, places: Places | None
 ) -> list[Block]:
-    """The longest single pieces of idle that reach into the intervals, those alike as one."""
+    """The longest single pieces of idle that reach into the intervals, those alike as one; of a
+    host alone those that take most together."""
     gaps = _joined_gaps(analysis)
     begin, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
     inside = np.flatnonzero(covered(begin, end, starts, ends) > 0)
     length = end - begin
     kind, kinds = _kinds(analysis, gaps.iloc[inside])
-    rows, kind = _about_as_long(inside, length, kind)
+    alike = _usual_pauses if analysis.cpu_only else _about_as_long
+    rows, kind = alike(inside, length, kind)
     seen = _sampled(analysis, begin[rows], end[rows], kind)
     groups: dict[tuple[int, str], list[int]] = {}
     for row, code, event, sample in zip(
@@ -79,18 +90,41 @@ def _idle_blocks(
 
 
 def _kinds(analysis: Analysis, gaps: pd.DataFrame) -> tuple[Longs, list[tuple[str, str]]]:
-    """Pieces are of one kind by their cause and what the host was in, layers folded: the kind of
-    each, and those that there are."""
+    """Pieces are of one kind by their cause and what the host was in, layers folded, or, of a host
+    alone, between which operators it was: the kind of each, and those that there are."""
     causes = gaps["cause"].astype(str).tolist()
+    words = _between_words(analysis, gaps) if analysis.cpu_only else _event_words(analysis, gaps)
+    numbers: dict[tuple[str, str], int] = {}
+    kind = [
+        numbers.setdefault((f"overhead.{cause}", text), len(numbers))
+        for cause, text in zip(causes, words, strict=True)
+    ]
+    return np.array(kind, dtype=np.int64), list(numbers)
+
+
+def _event_words(analysis: Analysis, gaps: pd.DataFrame) -> list[str]:
+    """What the host was in."""
     names = analysis.trace.name_codes[np.maximum(gaps["event"].to_numpy(), 0)]
     named = np.where(gaps["event"].to_numpy() == NONE, NONE, names).tolist()
     words = {code: _range_words(analysis, code) for code in set(named)}
-    numbers: dict[tuple[str, str], int] = {}
-    kind = [
-        numbers.setdefault((f"overhead.{cause}", words[code]), len(numbers))
-        for cause, code in zip(causes, named, strict=True)
+    return [words[code] for code in named]
+
+
+def _between_words(analysis: Analysis, gaps: pd.DataFrame) -> list[str]:
+    """The operators around each piece, and whether a loader has the host meanwhile."""
+    trace, event = analysis.trace, analysis.work["event"].to_numpy()
+    start, end = gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()
+    rows = np.flatnonzero(trace.named(MAKES_INPUT.match, *HOST_KINDS))
+    fetches = union(trace.start_ns[rows], trace.end_ns[rows])
+    fetching = 2 * covered(start, end, *fetches) > end - start
+    sides = [
+        ["" if row == NONE else str(trace.names[trace.name_codes[event[row]]]) for row in column]
+        for column in (gaps["before"].tolist(), gaps["after"].tolist())
     ]
-    return np.array(kind, dtype=np.int64), list(numbers)
+    return [
+        IN_LOADER * bool(fetched) + (f"between {last} and {first}" if last and first else "")
+        for fetched, last, first in zip(fetching.tolist(), *sides, strict=True)
+    ]
 
 
 def _range_words(analysis: Analysis, name: int) -> str:
@@ -114,6 +148,20 @@ def _about_as_long(rows: Longs, length: Longs, kind: Longs) -> tuple[Longs, Long
     ]
     chosen = np.sort(np.concatenate([k[:_MOST_ALIKE] for k in kept])) if kept else kind[:0]
     return rows[chosen], kind[chosen]
+
+
+def _usual_pauses(rows: Longs, length: Longs, kind: Longs) -> tuple[Longs, Longs]:
+    """Of the kinds that take most together the pieces about as long as most of their kind: one that
+    lost its processor tells nothing. The kind of each."""
+    if not rows.size:
+        return rows, kind
+    largest = np.argsort(-np.bincount(kind, weights=length[rows]), kind="stable")[:_MOST_PAUSES]
+    usual = np.zeros(int(kind.max()) + 1)
+    for code in largest.tolist():
+        usual[code] = np.median(length[rows[kind == code]])
+    times = length[rows] / np.maximum(usual[kind], 1.0)
+    kept = np.isin(kind, largest) & (times >= 0.5) & (times <= 2.0)
+    return rows[kept], kind[kept]
 
 
 def _sampled(analysis: Analysis, begin: Longs, end: Longs, alike: Longs) -> list[Where]:

@@ -24,7 +24,7 @@ from tracer.analyzers.ranks.straggler import Claim
 from tracer.analyzers.rules.judging import CRITICAL_RATIO, WARNING_RATIO, milliseconds
 from tracer.events import Note
 from tracer.findings import Check, Finding, Severity, Where
-from tracer.rank_analysis import Alignment, Block, Doings, GroupResult
+from tracer.rank_analysis import IN_LOADER, Alignment, Block, Doings, GroupResult
 
 STRAGGLER, NOT_ALIGNED = "comm.straggler", "ranks.not_aligned"
 _MOST_NAMED = 8
@@ -76,6 +76,10 @@ _ADVICE_LARGER = (
 _ADVICE_EQUAL = (
     "Its share of the work is no larger, so it computes more slowly: compare clocks, temperature "
     "and power (throttling){cores}, and what the modules take on both ranks"
+)
+_ADVICE_NEAR = (
+    "No pause of its own was seen, and its work takes hardly longer: that is near the scatter of "
+    "the steps. See whether a longer recording says so too."
 )
 
 
@@ -146,6 +150,11 @@ class Case:
         return self.cause is not None and not self.cause.startswith("overhead.")
 
     @property
+    def is_near(self) -> bool:
+        """Whether it is work that takes it longer, by hardly more than work differs by chance."""
+        return self.slower.near and not (self.shares is not None and self.shares.explain)
+
+    @property
     def is_behind(self) -> bool:
         """Whether it only comes last, and takes no longer."""
         return self.slower.is_behind(self.claim.total_ns, self.wall_ns)
@@ -163,7 +172,7 @@ class Case:
 def straggler_finding(case: Case, alignment: Alignment) -> Finding:
     """A late rank, with what it did before it arrived."""
     ratio = case.cost_ns / case.wall_ns if case.wall_ns else 0.0
-    chance = case.slower.may_be_chance(case.wall_ns)
+    chance = case.slower.may_be_chance(case.wall_ns) or case.is_near
     return Finding(
         rule=STRAGGLER,
         severity="info" if chance else _severity(ratio),
@@ -286,7 +295,8 @@ def block_words(block: Block) -> str:
     """What a block was, with the kernel or the place."""
     words = part_words(block.what)
     if block.where:
-        return f"{words} at {block.where}"
+        inside = f" {IN_LOADER.strip()}" if block.name.startswith(IN_LOADER) else ""
+        return f"{words}{inside} at {block.where}"
     return f"{words} ({block.name})" if block.name else words
 
 
@@ -303,6 +313,8 @@ def _where(block: Block | None) -> Where:
 
 def _advice(case: Case) -> str:
     cause, block = case.cause, case.slower.block
+    if case.is_near:
+        return _ADVICE_NEAR
     if cause is None:
         return "Look at what this rank does differently before it enters the collective."
     group, _, name = cause.partition(".")

@@ -21,6 +21,8 @@ TELLING = 0.1
 # it makes up so much of the difference, and outlasts the usual time from one call to the next.
 # What takes so many times the difference both do.
 _PACES_DIFFER, _BLOCK_SHARE, _OF_BOTH = 1.25, 0.25, 2.0
+# Work of a processor that takes less than so many times as long is near its scatter.
+_HARDLY_LONGER = 1.05
 # How fast a host is for so short a time can be chance.
 _LASTING_NS = 1_000_000_000
 # Idle that its host takes no time for: after a wait the device stands still until the next launch.
@@ -51,12 +53,13 @@ class Hosts:
 class Slower:
     """Why a late rank is late. own_ns: what it takes longer itself, None where that is not known;
     block: what it stops for; by_host: whether most of it is its host's; hosts: where the pace of
-    its host is known."""
+    its host is known; near: whether it is work of a processor that takes hardly longer."""
 
     own_ns: int | None
     block: Block | None
     by_host: bool
     hosts: Hosts | None = None
+    near: bool = False
 
     def is_behind(self, claim_ns: int, wall_ns: int) -> bool:
         """Whether the rank is only behind: what it takes longer does not matter."""
@@ -100,32 +103,58 @@ def judge_lateness(
     """What of the lateness is the rank's own. `most_work_ns`: how much longer it works in the whole
     window, where that is known: who waits in a collective may work under it, and less before.
     `cpu_only`: without a device the host does all, so that its parts are its pace."""
-    block = None if late is None else _main_block(late, longer)
+    block = None if late is None else _main_block(late, other, longer)
     if late is None or other is None or (hosts is None and not cpu_only):
         return Slower(None, block, by_host=False)
-    work_ns = _longer_ns(late, other, _is_work)
+    work_ns = max(_work_ns(late) - _work_ns(other), 0)
     work_ns = work_ns if most_work_ns is None else min(work_ns, max(most_work_ns, 0))
     if hosts is None:
         host_ns = _longer_ns(late, other, lambda part: part.startswith("overhead."))
-        return Slower(host_ns + work_ns, block, by_host=host_ns >= work_ns)
+        pause = _telling_pause(late, other, host_ns, work_ns)
+        if pause is not None or host_ns >= work_ns:
+            return Slower(host_ns + work_ns, pause or block, by_host=True)
+        near = _work_ns(late) < _HARDLY_LONGER * _work_ns(other)
+        return Slower(host_ns + work_ns, block, by_host=False, near=near)
     device_ns = work_ns + _longer_ns(late, other, lambda part: part in _OF_DEVICE)
     block = block if block is not None and _stands_out(block, hosts) else None
     host_ns = hosts.longer_ns
     if hosts.pace < _PACES_DIFFER:
         host_ns = 0 if block is None else min(host_ns, block.ns * block.count)
     by_host = host_ns >= device_ns
-    kernel = None if by_host else _main_block(late, _of_device(longer))
+    kernel = None if by_host else _main_block(late, other, _of_device(longer))
     return Slower(host_ns + device_ns, block if by_host else kernel, by_host, hosts)
 
 
-def _main_block(late: Doings, longer: Mapping[str, int]) -> Block | None:
-    """The longest block of what took the late rank longer most of all; None where it is a small
-    part of that."""
+def _main_block(late: Doings, other: Doings | None, longer: Mapping[str, int]) -> Block | None:
+    """Of what took the late rank longer most of all the block that it has more of than the other;
+    None where that is a small part of it."""
     cause = next(iter(longer), None)
-    block = next((block for block in late.blocks if block.what == cause), None)
-    if cause is None or block is None:
+    blocks = [block for block in late.blocks if block.what == cause]
+    if cause is None or not blocks:
         return None
-    return block if together_ns(block) >= TELLING * longer[cause] else None
+    beside = () if other is None else other.blocks
+    more = {block: together_ns(block) - _same_ns(block, beside) for block in blocks}
+    block = max(blocks, key=lambda block: more[block])
+    return block if more[block] >= TELLING * longer[cause] else None
+
+
+def _telling_pause(late: Doings, other: Doings, host_ns: int, work_ns: int) -> Block | None:
+    """A pause of a host that the other hardly has, where it tells as much as its work does: that
+    of equal ranks differs as much by chance."""
+    beside = {b: _same_ns(b, other.blocks) for b in late.blocks if is_idle(b)}
+    more = {b: together_ns(b) - ns for b, ns in beside.items()}
+    telling = [b for b, ns in beside.items() if together_ns(b) >= _PACES_DIFFER * ns]
+    block = max(telling, key=lambda b: more[b], default=None)
+    large = _BLOCK_SHARE * (host_ns + work_ns)
+    alike = _work_ns(late) < _PACES_DIFFER * _work_ns(other)
+    found = block is not None and more[block] >= large and (alike and 2 * more[block] >= work_ns)
+    return block if found else None
+
+
+def _same_ns(block: Block, others: Iterable[Block]) -> int:
+    """How long what is alike took another rank, at whatever places."""
+    alike = [other for other in others if (other.what, other.name) == (block.what, block.name)]
+    return sum(map(together_ns, alike))
 
 
 def together_ns(block: Block) -> int:
@@ -150,8 +179,10 @@ def is_host_part(part: str) -> bool:
     return part.startswith("overhead.") and part not in _OF_DEVICE
 
 
-def _is_work(part: str) -> bool:
-    return not part.startswith(("overhead.", "communication."))
+def _work_ns(doings: Doings) -> int:
+    """What a rank worked in all."""
+    apart = ("overhead.", "communication.")
+    return sum(ns for part, ns in doings.parts_ns.items() if not part.startswith(apart))
 
 
 def _of_device(longer: Mapping[str, int]) -> dict[str, int]:
