@@ -9,7 +9,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from torch._C import _autograd
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracer.collectors import torch_private
+from tracer.collectors.modules.calling_threads import CallingThreads
 from tracer.errors import CaptureError
 
 Schedule = Callable[[int], ProfilerAction]
@@ -129,7 +130,8 @@ class ProfilerSession:
         self.yielded_to = ""  # what made it end early
         self._on_state = on_state
         self._gpu = gpu
-        self._thread = 0
+        self._thread = self._made_in = threading.get_ident()
+        self._switches = switches
         self._all_threads = switches.all_threads and torch_private.records_all_threads()
         self._schedule = None if schedule is None else _first_cycle(schedule)
         self._step = 0
@@ -158,6 +160,8 @@ class ProfilerSession:
                 rule="capture.busy",
             )
         self._thread = threading.get_ident()
+        if not self._all_threads and self._has_company():
+            self._do_without_memory()
         self._environment = {name: os.environ.get(name) for name in _SET_BY_TORCH}
         self._patch_entries()
         try:
@@ -166,6 +170,16 @@ class ProfilerSession:
             self._end(State.FAILED)
             raise
         self._set(self._expected_state())
+
+    def _has_company(self) -> bool:
+        """Whether more threads than this one matter: who made the session ends it, too."""
+        return self._thread != self._made_in or not CallingThreads().alone()
+
+    def _do_without_memory(self) -> None:
+        switches = replace(self._switches, memory=False)
+        self._all_threads = switches.all_threads and torch_private.records_all_threads()
+        if self._all_threads:
+            self._profile = self._make(switches)
 
     def step(self) -> None:
         """A step of the program has ended: follow the schedule."""

@@ -738,6 +738,26 @@ def test_full_says_that_it_records_one_thread(model: nn.Module) -> None:
     assert rules(t.trace) == ["capture.threads_not_recorded"]
 
 
+def test_full_records_all_threads_and_no_memory_where_there_are_others(model: nn.Module) -> None:
+    begin, end = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        begin.wait(60)
+        work(model, 1)
+        end.set()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with trace(detail="full") as t:
+        begin.set()
+        assert end.wait(60)
+    thread.join()
+    assert rules(t.trace) == []
+    assert operators(t.trace) > 0
+    assert t.trace.meta.recorded["stacks"]
+    assert not t.trace.meta.recorded["memory"]
+
+
 def test_a_forked_child_that_leaves_the_block_leaves_the_recording_to_its_parent(
     tmp_path: Path,
 ) -> None:

@@ -308,7 +308,7 @@ def _meta(recorded: Recorded, meta: TraceMeta) -> TraceMeta:
             "modules": recorded.detail in ("modules", "full"),
             "shapes": switches is not None and switches.shapes,
             "stacks": switches is not None and switches.stacks,
-            "memory": switches is not None and switches.memory,
+            "memory": meta.recorded.get("memory", False),  # not beside other threads
         },
         facts={**meta.facts, **recorded.facts},
         extra={**meta.extra, **_traced(recorded), **_unfinished(recorded)},
