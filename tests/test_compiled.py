@@ -157,6 +157,19 @@ class Small(nn.Module):
         return out
 
 
+def test_generated_kernels_are_seen_where_the_compiler_has_forgotten_their_modules() -> None:
+    """As it does at once where its caches are switched off."""
+    from torch._inductor.codecache import PyCodeCache
+
+    compiled = torch.compile(Small())
+    with torch.no_grad():
+        compiled(torch.ones(2, 8))
+        PyCodeCache.cache_clear()
+        with trace() as t:
+            compiled(torch.ones(2, 8))
+    assert t.trace.named(lambda name: name.startswith("cpp_fused"), "operator").sum() == 2
+
+
 def compiled_counters(traced: bool) -> tuple[dict[str, dict[str, int]], torch.Tensor]:
     """Counters of the compiler after two shapes, and the last result."""
     torch._dynamo.reset()
@@ -257,7 +270,7 @@ def test_interfaces_of_the_compiler_are_listed_for_the_doctor() -> None:
     listed = compiler_interfaces.private_interfaces()
     assert {interface.name for interface in listed} >= {
         "torch._dynamo.output_graph.OutputGraph.call_user_compiler",
-        "torch._inductor.codecache.PyCodeCache.modules",
+        "torch._inductor.output_code.CompiledFxGraph.compiled_fn_runner",
     }
     assert all(interface.found and interface.fallback for interface in listed)
 

@@ -38,7 +38,7 @@ class CompileEvents:
         self._launches = LaunchRanges()
         names = ModuleNames(self._path_of, lambda: parameter_owners(tree))
         self._graphs = CompiledGraphs(
-            names, self._generated.look, lambda: make_range("tracer::compiled code")
+            names, self._generated.wrap, lambda: make_range("tracer::compiled code")
         )
         self._undo: list[Callable[[], None]] = []
         self._imports = ImportWatch(
@@ -46,7 +46,6 @@ class CompileEvents:
                 "torch._dynamo.output_graph": self._graphs.watch_dynamo,
                 "torch._inductor.config": self._raise_level,
                 "torch._inductor.output_code": self._graphs.watch_inductor,
-                "torch._inductor.codecache": self._generated.watch,
                 "torch._inductor.runtime.triton_heuristics": self._launches.watch,
             }
         )

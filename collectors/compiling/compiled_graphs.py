@@ -24,13 +24,14 @@ from tracer.collectors.compiling.compiled_source import read_source
 
 
 class CompiledGraphs:
-    """Collects compiled graphs between `watch…` and `close`. `on_new` is called before a graph runs
-    for the first time; `own_range` makes a range around what the program then waits for."""
+    """Collects compiled graphs between `watch…` and `close`. `on_new` is called with each graph
+    before it runs for the first time; `own_range` makes a range around what the program then waits
+    for."""
 
     def __init__(
         self,
         names: ModuleNames,
-        on_new: Callable[[], None],
+        on_new: Callable[[Any], None],
         own_range: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._names, self._on_new, self._own_range = names, on_new, own_range
@@ -142,7 +143,7 @@ class CompiledGraphs:
 
     def _called(self, graph: Any, inputs: Any) -> None:
         with self._own_range():
-            self._on_new()
+            self._on_new(graph)
             # Their memory may be another's later; the source is read when the program has ended.
             self._record(graph).inputs = self._names.owners_of(inputs)
 

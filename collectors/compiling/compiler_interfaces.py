@@ -31,8 +31,8 @@ _COMPILER: tuple[tuple[str, str, str], ...] = (
         "generated Triton kernels write a range in every call",
     ),
     (
-        "torch._inductor.codecache",
-        "PyCodeCache.modules",
+        "torch._inductor.output_code",
+        "CompiledFxGraph.compiled_fn_runner",
         "C++ kernels that the compiler generates are one region",
     ),
 )
@@ -57,7 +57,10 @@ def _has(module: str, name: str) -> bool:
         owner: Any = importlib.import_module(module)
     except ImportError:
         return False
-    found = functools.reduce(
-        lambda holder, part: getattr(holder, part, _MISSING), name.split("."), owner
-    )
-    return found is not _MISSING
+    return functools.reduce(_part, name.split("."), owner) is not _MISSING
+
+
+def _part(holder: Any, name: str) -> Any:
+    """An attribute, or a field that the class only declares."""
+    declared = getattr(holder, "__annotations__", {})
+    return getattr(holder, name, declared.get(name, _MISSING))

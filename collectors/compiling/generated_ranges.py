@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from types import ModuleType
+from types import MethodType
 from typing import Any
 
 import torch.autograd.profiler as autograd_profiler
@@ -20,41 +20,38 @@ _DEFINED = re.compile(r"^(\w+) = async_compile\.cpp\w*\(", re.M)
 
 
 class GeneratedRanges:
-    """Wraps kernels of modules that are loaded at `start` or later, until `close`."""
+    """Wraps the kernels of graphs that are shown to `wrap`, until `close`."""
 
     def __init__(self) -> None:
-        self._wrapped: list[tuple[ModuleType, str, Any, Any]] = []
-        self._done = 0
-        self._cache: Any = None
+        self._wrapped: list[tuple[dict[str, Any], str, Any, Any]] = []
 
-    def watch(self, codecache: ModuleType) -> None:
-        """Begin with the modules that this cache of the compiler holds."""
-        self._cache = getattr(codecache, "PyCodeCache", None)
-        self.look()
-
-    def look(self) -> None:
-        """Wrap what was loaded since the last look."""
-        loaded = getattr(self._cache, "modules", None)
-        if not isinstance(loaded, list) or len(loaded) == self._done:
-            return
-        new, self._done = loaded[min(self._done, len(loaded)) :], len(loaded)
-        for module in new:
-            self._wrap(module)
-
-    def _wrap(self, module: ModuleType) -> None:
-        for name in _kernels_of(module):
-            kernel = vars(module).get(name)
+    def wrap(self, graph: Any) -> None:
+        """Wrap what this graph calls. The graph itself leads there: the compiler forgets the
+        modules that it loaded when its caches are switched off."""
+        names = _globals_of(graph)
+        for name in _kernels_in(str(names.get("__file__", ""))):
+            kernel = names.get(name)
             if callable(kernel) and not isinstance(kernel, _RangedKernel):
                 ranged = _RangedKernel(name, kernel)
-                setattr(module, name, ranged)
-                self._wrapped.append((module, name, kernel, ranged))
+                names[name] = ranged
+                self._wrapped.append((names, name, kernel, ranged))
 
     def close(self) -> None:
         """Put every kernel back."""
         while self._wrapped:
-            module, name, kernel, ranged = self._wrapped.pop()
-            if vars(module).get(name) is ranged:
-                setattr(module, name, kernel)
+            names, name, kernel, ranged = self._wrapped.pop()
+            if names.get(name) is ranged:
+                names[name] = kernel
+
+
+def _globals_of(graph: Any) -> dict[str, Any]:
+    """The globals of the module that was generated for a graph; empty where it shows none. Its
+    runner keeps the generated function, whatever is laid around what is called."""
+    runner = getattr(graph, "compiled_fn_runner", None)
+    called = getattr(runner, "call", None) or getattr(graph, "current_callable", None)
+    function = called.__func__ if isinstance(called, MethodType) else called
+    found = getattr(function, "__globals__", None)
+    return found if isinstance(found, dict) else {}
 
 
 class _RangedKernel:
@@ -91,8 +88,3 @@ def _kernels_in(path: str) -> tuple[str, ...]:
             return tuple(_DEFINED.findall(file.read()))
     except (OSError, ValueError):
         return ()
-
-
-def _kernels_of(module: ModuleType) -> tuple[str, ...]:
-    path = getattr(module, "__file__", None)
-    return _kernels_in(path) if path else ()
