@@ -383,6 +383,51 @@ def test_a_pause_is_named_by_what_its_line_calls() -> None:
     assert "the step waits for the answer" in pause.advice
 
 
+def checkpointing(*, also: str = "") -> TraceMaker:
+    """Steps of 10 ms, each with 30 ms after it: 8 of an operator, then none, in `checkpoint`; the
+    first 10 in another function, where it has a name."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 40_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 10_000)
+        maker.operator("aten::mm", at, 10_000)
+        begin = at + 10_010
+        if also:
+            maker.operator("aten::lerp", begin, 4_000)
+            sample(maker, begin + 1_000, 9, also)
+            sample(maker, begin + 5_000, 9, also)
+            begin += 10_000
+        maker.operator("aten::clone", begin, 8_000)
+        for place in (1_000, 3_000, 5_000, 7_000):
+            sample(maker, at + place, 3, "loop")
+        for place, called in ((1_000, ""), (10_000, "torch.save"), (15_000, "torch.save")):
+            sample(maker, begin + place, 21, "checkpoint", called=called)
+    return maker
+
+
+def test_a_pause_between_the_steps_costs_the_operators_in_it_as_well() -> None:
+    """As a stopwatch around the function would say."""
+    analysis = analyze(checkpointing().build())
+    (pause,) = found(analysis, "gap.host")
+    # What follows the last step is in no window.
+    assert (pause.count, pause.cost_ns) == (5, 5 * 30_000_000)
+    assert pause.gain_ns == pause.detail["between_steps_ns"] == pause.cost_ns
+    assert pause.detail["operators_ns"] == 5 * 8_010_000
+    assert pause.title.startswith("torch.save, in checkpoint, takes 30 ms at a time, 8.01 ms of it")
+    (between,) = found(analysis, "loop.between")
+    assert between.cost_ns is None and between.detail["counted_in"] == "gap.host"
+
+
+def test_what_another_function_does_between_the_steps_is_not_its_cost() -> None:
+    (save,) = (
+        f
+        for f in analyze(checkpointing(also="average").build()).findings
+        if "checkpoint" in f.title
+    )
+    # From its first sample to the next step.
+    assert save.cost_ns == 5 * 18_990_000 and save.detail["operators_ns"] == 5 * 7_000_000
+
+
 @pytest.mark.parametrize(
     ("called", "running"),
     [

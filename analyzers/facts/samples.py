@@ -139,12 +139,8 @@ class Samples:
         table = self._table
         if where.file is None or not len(self):
             return None
-        mine = table["file"].astype(str) == where.file
-        if where.function is None:
-            mine &= table["line"] == where.line
-        else:
-            mine &= table["function"].astype(str) == where.function
-        rows = table[mine.to_numpy() & _inside(self._time, *union(starts, ends))]
+        _, mine = self.at_place(where, by_line=where.function is None)
+        rows = table[mine & _inside(self._time, *union(starts, ends))]
         names = rows["called"].astype(str)
         name, count = max(Counter(names).items(), key=lambda item: item[1], default=("", 0))
         if not name or count < _LEAST or count <= _MAJORITY * len(rows):
@@ -154,6 +150,16 @@ class Samples:
         if framework or running >= max(_CONTAINER * int(self._issuing.sum()), _LEAST):
             return None
         return Called(name, int(rows["line"][names == name].mode().iloc[0]))
+
+    def at_place(self, where: Where, *, by_line: bool) -> tuple[Longs, NDArray[np.bool_]]:
+        """When samples were taken, and whether each saw this place of the user."""
+        table = self._table
+        mine = table["file"].astype(str) == where.file
+        if by_line:
+            mine &= table["line"] == where.line
+        else:
+            mine &= table["function"].astype(str) == where.function
+        return self._time, mine.to_numpy(dtype=bool)
 
     def _where(self, samples: Longs) -> Sampled:
         """The place of samples that share one: with the line that they were at most often."""

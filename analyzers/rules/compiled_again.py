@@ -1,15 +1,17 @@
 """One cause, one cost: a function that is compiled again and again is found by what its compiling
-costs (gap.compile, warmup.first_use) and by the guards that failed (fallback.compile)."""
+costs (gap.compile, warmup.first_use) and by the guards that failed (fallback.compile); operators
+between the steps (loop.between) may be part of a pause (gap.host)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tracer.analyzers.rules.judging import milliseconds
 from tracer.findings import Finding
 
 _COSTS, _ONCE, _REASONS = "gap.compile", "warmup.first_use", "fallback.compile"
+_PAUSE, _BETWEEN = "gap.host", "loop.between"
 
 
 def told_once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -26,7 +28,16 @@ def told_once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
             found[at], found[again] = _with_reasons(compiled, found[again]), _uncosted(found[again])
         else:
             found[at] = _without(compiled, found[again])
-    return tuple(found)
+    return tuple(_within_pauses(found))
+
+
+def _within_pauses(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """The findings; operators between the steps that mostly belong to a pause there are told with
+    it."""
+    inside = sum(f.detail.get("operators_ns", 0) for f in findings if f.rule == _PAUSE)
+    for finding in findings:
+        within = finding.rule == _BETWEEN and 2 * inside > (finding.cost_ns or 0)
+        yield _uncosted(finding, _PAUSE) if within else finding
 
 
 def _is_again(finding: Finding, compiled: Finding) -> bool:
@@ -44,7 +55,7 @@ def _with_reasons(compiled: Finding, again: Finding) -> Finding:
     )
 
 
-def _uncosted(again: Finding) -> Finding:
+def _uncosted(again: Finding, rule: str = _COSTS) -> Finding:
     """The same without its cost, which is another's."""
     return replace(
         again,
@@ -52,8 +63,8 @@ def _uncosted(again: Finding) -> Finding:
         cost_ns=None,
         ratio=None,
         gain_ns=None,
-        detail={**again.detail, "counted_in": _COSTS},
-        advice=f"{again.advice} What it costs is counted in {_COSTS}.",
+        detail={**again.detail, "counted_in": rule},
+        advice=f"{again.advice} What it costs is counted in {rule}.",
     )
 
 

@@ -26,6 +26,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
+from tracer.analyzers.rules.whole_pauses import whole_pauses
 from tracer.findings import Check, Finding, Where
 
 # A pause is looked at from this share of a step on; a place is named from this share of the
@@ -39,6 +40,8 @@ _CALL_BEFORE_NS = 100_000
 _SHORT_SHARE, _SHORT_SAMPLES = 0.1, 20
 # A loop that reads values does so at least so often in a step.
 _READS_A_STEP = 3
+# What operators take of a pause is told from this share of it on.
+_WORTH_TELLING = 0.05
 _RULES = ("gap.host", "gap.input", "gap.gc")
 
 
@@ -55,6 +58,8 @@ class _Pause:
     line_only: bool = False  # the function is where the loop is: its line is what tells
     places: int = 1  # at how many places of the program such pauses lie
     call: str = ""  # the function that the place calls
+    apart: str = " outside operators"
+    beside: str = ""  # how much of it is in operators, where those between the steps are its own
 
     @property
     def place(self) -> tuple[str, ...]:
@@ -73,8 +78,10 @@ def judge_cpu_pauses(context: Context, analysis: Analysis) -> RuleResult:
     seen = _Seen(context)
     long = _long_gaps(seen, analysis)
     pauses = [_pause(seen, row) for row in long.tolist()]
-    groups = _folded(context, list(_grouped(_sampled(context, pauses)).values()))
-    findings = [_finding(context, analysis, members) for members in groups]
+    pauses = _sampled(context, pauses)
+    known = [p.row for p in pauses if p.rule != "gap.host" or p.where.function is not None]
+    groups = _folded(context, list(_grouped(pauses).values()))
+    findings = [_finding(context, analysis, members, known) for members in groups]
     findings = _with_short_pauses(context, analysis, long, findings)
     kept = [f for f in findings if (f.ratio or 0.0) >= _NAMED_SHARE]
     kept.sort(key=lambda finding: -(finding.cost_ns or 0))
@@ -293,14 +300,19 @@ def _last_line(context: Context, before: int, start: int) -> str:
     return f"{without_folder(str(row['file']))}:{row['line']} in {row['function']}"
 
 
-def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Finding:
-    gaps = context.gaps
+def _finding(
+    context: Context, analysis: Analysis, pauses: list[_Pause], known: list[int]
+) -> Finding:
+    """One place. `known`: the rows of all pauses of which one knows the place."""
+    gaps, first = context.gaps, pauses[0]
     rows = np.array([pause.row for pause in pauses], dtype=np.int64)
     length = gaps.end_ns[rows] - gaps.start_ns[rows]
-    # A step may begin or end in the middle of a pause.
-    _, whole = np.unique(gaps.gap[rows], return_inverse=True)
-    lengths = np.bincount(whole, weights=length).astype(np.int64)
-    cost, first = int(length.sum()), pauses[0]
+    named = first.rule == "gap.host" and first.where.function is not None
+    place = (first.where, first.line_only) if named else None
+    whole = whole_pauses(context, rows, np.setdiff1d(known, rows).astype(np.int64), place)
+    lengths = whole.lengths(gaps.gap[rows], length)
+    cost = int(lengths.sum())
+    beside = cost - int(length.sum())
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
     longest = np.array(longest_first(rows, length), dtype=np.int64)
@@ -310,12 +322,14 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
         context.work.host, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
     )
     told = waiting_words(first.where, each) if waits else None
+    if whole.start_ns.size:
+        first = replace(first, apart="", beside=_beside_words(beside, cost, lengths.size))
     samples = Samples(context.work.trace, gaps.start_ns[rows], gaps.end_ns[rows])
     call = samples.called(gaps.start_ns[rows], gaps.end_ns[rows], first.where)
-    if call is not None and first.rule == "gap.host":
+    if call is not None and first.rule == "gap.host" and 2 * beside <= cost:
         first = replace(first, where=replace(first.where, line=call.line), call=call.name)
     title, advice = told or (_title(first, each), _advice(first, each))
-    known = not waits and first.places == 1  # of many places no one change takes all away
+    gains = not waits and first.places == 1  # of many places no one change takes all away
     finding = Finding(
         rule=first.rule,
         severity=severity_of(cost, analysis),
@@ -333,14 +347,22 @@ def _finding(context: Context, analysis: Analysis, pauses: list[_Pause]) -> Find
             "cause_recorded": first.where.function is not None,
             "places": first.places,
             **({"call": first.call} if first.call else {}),
-            **between_steps(gaps.step[rows], length),
+            **between_steps(np.append(gaps.step[rows], NONE), np.append(length, beside)),
+            **({"operators_ns": beside} if beside else {}),
         },
         advice=advice,
-        gain_ns=cost if known else None,
+        gain_ns=cost if gains else None,
         events=tuple(dict.fromkeys(events)),
         pauses=tuple(longest.tolist()),
     )
     return with_growth(finding, gaps.gap[rows], length)
+
+
+def _beside_words(beside_ns: int, cost_ns: int, count: int) -> str:
+    """How much of each pause is in operators, where that is worth a word."""
+    if beside_ns < _WORTH_TELLING * cost_ns:
+        return ""
+    return f", {milliseconds(beside_ns / count)} of it in operators"
 
 
 def _position(where: Where) -> str:
@@ -361,12 +383,13 @@ def _title(pause: _Pause, each: str) -> str:
     if pause.line_only:
         place = f"line {pause.where.line} of {pause.where.function}"
         if pause.call:
-            return f"{pause.call}, in {place}, takes {each} outside operators"
-        return f"{each} pass outside operators in {place}"
+            return f"{pause.call}, in {place}, takes {each}{pause.apart}{pause.beside}"
+        return f"{each} pass{pause.apart} in {place}{pause.beside}"
     if pause.call:
-        return f"{pause.call}, in {pause.where.function}, takes {each} outside operators"
+        function = pause.where.function
+        return f"{pause.call}, in {function}, takes {each}{pause.apart}{pause.beside}"
     if pause.where.function:
-        return f"host work outside operators in {pause.where.function}, {each}"
+        return f"host work{pause.apart} in {pause.where.function}, {each}{pause.beside}"
     if pause.places > 1:
         return f"{each} pass outside operators at {pause.places} places without a name in common"
     sides = f" between {pause.after} and {pause.before}" if pause.after and pause.before else ""
