@@ -16,6 +16,13 @@ from numpy.typing import NDArray
 from tracer.analysis import Analysis
 from tracer.findings import Finding
 
+# Stand for a group where the mean turn is told: what lies in no step, and steps of another phase.
+BETWEEN = "between the steps"
+EVALUATION, OTHER_STEPS = "evaluation", "other steps"
+# From this share of a turn on a change of its mean is told that the median does not show, and from
+# this share of it on where the median did not change beyond its scatter.
+_NOTABLE_TURN_RATIO, _REST_RATIO = 0.02, 0.25
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -100,6 +107,26 @@ class PartOfStep:
 
 
 @dataclass(frozen=True)
+class TurnPart:
+    """What a mean turn goes to, on all devices: a group and a part of the step, or one of the names
+    above with part ""."""
+
+    group: str
+    part: str
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True)
+class MeanTurn:
+    """From the start of a step to that of the next, as the mean: with what comes every so many
+    steps. The parts add up to it; none where the time is not accounted for."""
+
+    measure: Measure
+    parts: tuple[TurnPart, ...]
+
+
+@dataclass(frozen=True)
 class PhaseChange:
     """What changed in the steps of a phase; `phase` None: in the whole window.
 
@@ -123,6 +150,24 @@ class PhaseChange:
     turn_counts: bool = False  # steps are calls in a loop, which goes on between them
     pace: float | None = None  # all operators take so many times as long: the machine's doing
     like_turns: bool = False  # calls of other kinds on either side: their turns alone are alike
+    mean_turn: MeanTurn | None = None  # None where no step is followed
+
+    @property
+    def mean_tells(self) -> bool:
+        """Whether the mean turn changed beyond its scatter, and by what the median does not show:
+        neither by so much longer nor by so many times as long as the median went the same way."""
+        mean = None if self.mean_turn is None else self.mean_turn.measure
+        if mean is None or mean.within_scatter is not False or mean.scatter_ns is None:
+            return False
+        usual = self.turn if self.turn is not None and self.turn_counts else self.step
+        rest = mean.before_ns - usual.before_ns, mean.after_ns - usual.after_ns
+        slower = usual.after_ns / max(usual.before_ns, 1)
+        way = 1 if mean.change_ns > 0 else -1
+        beyond = min(way * (rest[1] - rest[0]), way * (rest[1] - rest[0] * slower))
+        least = (
+            mean.scatter_ns if usual.within_scatter is False else _REST_RATIO * way * mean.change_ns
+        )
+        return beyond > max(least, _NOTABLE_TURN_RATIO * mean.before_ns)
 
 
 @dataclass(frozen=True)

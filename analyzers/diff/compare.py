@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from tracer.analysis import Analysis
@@ -17,7 +17,7 @@ from tracer.analyzers.diff.steps import (
     phases_of,
     told_phase,
 )
-from tracer.diff_analysis import DiffAnalysis, Difference, PhaseChange
+from tracer.diff_analysis import EVALUATION, OTHER_STEPS, DiffAnalysis, Difference, PhaseChange
 
 
 def compare(before: Analysis, after: Analysis) -> DiffAnalysis:
@@ -40,13 +40,30 @@ def compare(before: Analysis, after: Analysis) -> DiffAnalysis:
 
 
 def _led(phases: Iterable[PhaseChange]) -> tuple[PhaseChange, ...]:
-    """The phase first that answers best: where the change of the longest is one step against
-    another, or the machine's doing, the longest whose change is known to be none of that."""
+    """The phase first that answers best."""
     listed = tuple(phases)
-    if not listed or not (listed[0].step.scatter_ns is None or listed[0].pace is not None):
-        return listed
-    first = next((change for change in listed if _is_sure(change)), listed[0])
-    return first, *(change for change in listed if change is not first)
+    first = _first(listed)
+    return *(c for c in listed if c is first), *(c for c in listed if c is not first)
+
+
+def _first(listed: Sequence[PhaseChange]) -> PhaseChange | None:
+    """One whose turns hold the steps of others and changed; where the change of the longest is one
+    step against another, or the machine's doing, the longest whose change is known to be none of
+    that; else the longest, but for one of which the mean turn tells more."""
+    longest = next(iter(listed), None)
+    if longest is None or longest.mean_tells:
+        return longest
+    telling = [c for c in listed if c.mean_tells and (_holds_others(c) or not _is_sure(longest))]
+    if telling:
+        return telling[0]
+    if longest.step.scatter_ns is not None and longest.pace is None:
+        return longest
+    return next((change for change in listed if _is_sure(change)), longest)
+
+
+def _holds_others(change: PhaseChange) -> bool:
+    parts = () if change.mean_turn is None else change.mean_turn.parts
+    return any(part.group in (EVALUATION, OTHER_STEPS) for part in parts)
 
 
 def _is_sure(change: PhaseChange) -> bool:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tracer.analysis import BUCKETS, CALLS, GROUPS, Analysis
 from tracer.analyzers.diff.named import kernel_changes, module_changes
 from tracer.analyzers.diff.scatter import measure
+from tracer.analyzers.diff.turns import compare_turns
 from tracer.analyzers.intervals import Longs
 from tracer.analyzers.tables import steady_rows
 from tracer.diff_analysis import Measure, PartOfStep, PhaseChange, Side
@@ -80,6 +81,7 @@ def compare_phase(before: Analysis, after: Analysis, names: tuple[str, str]) -> 
         medians=_medians(before, after, rows),
         middle=middle,
         parts=_parts(before, after, names),
+        mean_turn=compare_turns(before, after, names, rows),
     )
 
 

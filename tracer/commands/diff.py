@@ -187,10 +187,12 @@ def _say_slow(diff: DiffAnalysis, slow: list[str], allowed: Fraction) -> bool:
 
 
 def _judged(change: PhaseChange) -> list[Measure]:
-    """The step, and where steps are calls in a loop what it takes from one to the next."""
+    """The step; where steps are calls in a loop what it takes from one to the next; and the mean of
+    that where it tells of more, such as a pause every so many steps."""
+    mean = [change.mean_turn.measure] if change.mean_turn and change.mean_tells else []
     if change.turn is None or not change.turn_counts:
-        return [change.step]
-    return [change.turn] if change.like_turns else [change.step, change.turn]
+        return [change.step, *mean]
+    return [change.turn, *mean] if change.like_turns else [change.step, change.turn, *mean]
 
 
 def is_slower(measure: Measure, allowed: Fraction) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tracer.analysis import Analysis
-from tracer.diff_analysis import DiffAnalysis, Difference, Measure, Named, PhaseChange, Side
+from tracer.diff_analysis import (
+    DiffAnalysis,
+    Difference,
+    MeanTurn,
+    Measure,
+    Named,
+    PhaseChange,
+    Side,
+)
 from tracer.exporters.diff_findings import CostChange, cost_changes, rank_cost_changes, wait_ns
 from tracer.exporters.diff_levels import Bucket, buckets_of
 from tracer.exporters.diff_promises import Prediction
@@ -128,6 +136,7 @@ def _phase(diff: DiffAnalysis, change: PhaseChange) -> dict[str, Any]:
         "after": _side(change.after),
         "step": _measure(change.step),
         "turn": None if change.turn is None else _measure(change.turn),
+        "mean_turn": None if change.mean_turn is None else _mean_turn(change, change.mean_turn),
         "all_operators_ratio": plain(change.pace),
         "breakdown": _breakdown(change, buckets) if buckets else None,
         "breakdown_reason": None if buckets else _unaccounted(diff),
@@ -139,6 +148,10 @@ def _phase(diff: DiffAnalysis, change: PhaseChange) -> dict[str, Any]:
         "modules": [_module(change, row) for row in change.modules],
         "kernels": [_kernel(change, row) for row in change.kernels],
     }
+
+
+def _mean_turn(change: PhaseChange, mean: MeanTurn) -> dict[str, Any]:
+    return {**_measure(mean.measure), "tells_more": change.mean_tells}
 
 
 def _basis(change: PhaseChange) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracer.diff_analysis import Measure, PhaseChange, Side
+from tracer.diff_analysis import BETWEEN, Measure, PhaseChange, Side
 from tracer.exporters.levels import Level, divided
 from tracer.exporters.words import Words, phase_words
 
 # What runs between the steps is told from this share of a step on.
 _NOTABLE_TURN_RATIO = 0.02
-BETWEEN = "between the steps"  # stands for a group
+# How a time from start to start is called: the median one, and the mean with all pauses.
+_TURN, _MEAN = " from start to start", " from start to start on average"
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,33 @@ def told_turn(change: PhaseChange) -> Measure | None:
     return turn if notable else None
 
 
-def leading(change: PhaseChange) -> tuple[Measure, bool]:
-    """The time that answers whether B is faster, and whether it is from start to start: where the
-    loop goes on between calls, and what runs there changed more than the calls did."""
+def leading(change: PhaseChange) -> tuple[Measure, str]:
+    """The time that answers whether B is faster, and what it is where it is not the step: the mean
+    turn where that tells what the median does not."""
+    if change.mean_tells and change.mean_turn is not None:
+        return change.mean_turn.measure, _MEAN
+    return usual(change)
+
+
+def usual(change: PhaseChange) -> tuple[Measure, str]:
+    """The same of medians: from start to start where the loop goes on between calls, and what runs
+    there changed more than the calls did."""
     if change.like_turns and change.turn is not None:
-        return change.turn, True
+        return change.turn, _TURN
     turn = told_turn(change)
     if turn is None or not change.turn_counts:
-        return change.step, False
+        return change.step, ""
     between_ns = turn.change_ns - change.step.change_ns
     limit = max(turn.scatter_ns or 0, _NOTABLE_TURN_RATIO * turn.before_ns)
-    return (turn, True) if abs(between_ns) > limit else (change.step, False)
+    return (turn, _TURN) if abs(between_ns) > limit else (change.step, "")
+
+
+def mean_buckets(change: PhaseChange) -> list[Bucket]:
+    """What the mean turn goes to: groups, parts of them, and what stands for a group."""
+    parts = () if change.mean_turn is None else change.mean_turn.parts
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for part in parts:
+        for key in {(part.group, part.part), (part.group, "")}:
+            ours, theirs = sums.get(key, (0, 0))
+            sums[key] = ours + part.before_ns, theirs + part.after_ns
+    return [Bucket(*key, *times) for key, times in sums.items()]

@@ -138,6 +138,8 @@ def _step_rows(page: Page, change: PhaseChange) -> Iterator[list[str]]:
     turn = told_turn(change)
     if turn is not None:
         yield ["  start to start", *measured_cells(turn), "", ""]
+    if change.mean_turn is not None and change.mean_tells:
+        yield ["  start to start, mean", *measured_cells(change.mean_turn.measure), "", ""]
 
 
 def _part_cells(part: PartOfStep) -> list[str]:

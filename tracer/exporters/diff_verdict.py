@@ -6,11 +6,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from tracer.diff_analysis import DiffAnalysis, Difference, Measure, PhaseChange
+from tracer.diff_analysis import BETWEEN, DiffAnalysis, Difference, Measure, PhaseChange
 from tracer.exporters.advice import IDLE_NAMES
 from tracer.exporters.claims import GROUP_NAMES, part_name
 from tracer.exporters.diff_findings import CostChange
-from tracer.exporters.diff_levels import BETWEEN, Bucket, between_of, buckets_of, leading, words_of
+from tracer.exporters.diff_levels import (
+    Bucket,
+    between_of,
+    buckets_of,
+    leading,
+    mean_buckets,
+    usual,
+    words_of,
+)
 from tracer.exporters.diff_promises import PLACES, Prediction
 from tracer.exporters.format import (
     change_percent_text,
@@ -103,9 +111,8 @@ def side_by_side(change: PhaseChange) -> str:
 
 def answer_words(change: PhaseChange) -> str:
     """Whether B is faster, and by what."""
-    measure, turn = leading(change)
+    measure, apart = leading(change)
     words = words_of(change)
-    apart = " from start to start" if turn else ""
     times = times_words(measure)
     if not measure.change_ns:
         took = duration_text(measure.after_ns)
@@ -114,12 +121,25 @@ def answer_words(change: PhaseChange) -> str:
         times += f" ({change_percent_text(measure.change_ratio)})"
         text = f"No change beyond the scatter of the steps: {words.one}{apart} {times}"
         return f"{text}, where up to {duration_text(measure.scatter_ns)} may be chance"
-    if change.pace is not None and not turn:
+    if change.pace is not None and not apart:
         return f"{capital(words.one)} {times}, but {_pace_words(change.pace)}"
     each = f" {words.one}" if change.phase is not None else ""
     pace = "" if change.pace is None else _pace_words(change.pace)
-    aside = [_unsure(measure), pace, f"the step itself {times_words(change.step)}" if turn else ""]
+    aside = [_unsure(measure), pace, _step_words(change)]
     return f"B is {_faster(measure)}{each}{apart}: {times}{_in_brackets(*aside)}"
+
+
+def _step_words(change: PhaseChange) -> str:
+    """The step beside the time from start to start; beside the mean one, what medians tell."""
+    if not leading(change)[1]:
+        return ""
+    if not change.mean_tells:
+        return f"the step itself {times_words(change.step)}"
+    measure, apart = usual(change)
+    if not measure.change_ns:
+        return f"the median{apart or ' step'} {duration_text(measure.after_ns)} in both"
+    chance = ", within the scatter" if measure.within_scatter else ""
+    return f"the median{apart or ' step'} {times_words(measure)}{chance}"
 
 
 def _unsure(measure: Measure) -> str:
@@ -153,14 +173,14 @@ def times_words(measure: Measure) -> str:
 
 def second_words(change: PhaseChange) -> str:
     """Another phase in short."""
-    measure, turn = leading(change)
+    measure, apart = leading(change)
     words = words_of(change)
-    text = f"{capital(words.one)}{' from start to start' if turn else ''} {times_words(measure)}"
+    text = f"{capital(words.one)}{apart} {times_words(measure)}"
     if not measure.change_ns:
         return f"{capital(words.one)} takes {duration_text(measure.after_ns)} in both."
     if measure.within_scatter:
         return f"{text}, within the scatter of the steps."
-    if change.pace is not None and not turn:
+    if change.pace is not None and not apart:
         return f"{text}, but {_pace_words(change.pace)}."
     return f"{text}, {_faster(measure)}{_in_brackets(_unsure(measure))}."
 
@@ -173,7 +193,8 @@ def _pace_words(pace: float) -> str:
 
 def slow_words(change: PhaseChange, measure: Measure) -> str:
     """Why a gate fails: how much longer a step takes, and whether that may be chance."""
-    one = words_of(change).one + (" from start to start" if measure is change.turn else "")
+    apart = leading(change)[1] if change.mean_tells else " from start to start"
+    one = words_of(change).one + ("" if measure is change.step else apart)
     text = f"{one} is {_faster(measure)} in B, {times_words(measure)}"
     return f"{text}, within the scatter of the steps" if measure.within_scatter else text
 
@@ -190,14 +211,22 @@ def parts_words(change: PhaseChange, costs: Sequence[CostChange]) -> str:
 
 
 def told_parts(change: PhaseChange) -> list[Bucket]:
-    """The groups of work, copies and causes of idle that changed most, beyond their scatter."""
+    """The groups of work, copies and causes of idle that changed most, beyond their scatter where
+    the median is the answer."""
     step = max(change.step.before_ns, change.step.after_ns, 1) * _devices(change)
-    candidates = [b for b in buckets_of(change) if bool(b.part) == (b.group in _BY_PART)]
-    candidates = [b for b in candidates if not chance(change, b)] + between_steps(change)
+    candidates = _candidates(change)
     largest = max((abs(bucket.change_ns) for bucket in candidates), default=0)
     limit = max(_TOLD_RATIO * largest, _SMALLEST_RATIO * step)
     told = [bucket for bucket in candidates if abs(bucket.change_ns) >= limit]
     return sorted(told, key=lambda bucket: -abs(bucket.change_ns))[:_MOST_TOLD]
+
+
+def _candidates(change: PhaseChange) -> list[Bucket]:
+    """What may be told: of the mean turn, where it is the answer, all that it goes to."""
+    if change.mean_tells:
+        return [b for b in mean_buckets(change) if bool(b.part) == (b.group in _BY_PART)]
+    parts = [b for b in buckets_of(change) if bool(b.part) == (b.group in _BY_PART)]
+    return [b for b in parts if not chance(change, b)] + between_steps(change)
 
 
 def chance(change: PhaseChange, bucket: Bucket) -> Literal["", "scatter", "few"]:

@@ -40,7 +40,8 @@ def job_verdict(job: JobDiff, costs: Sequence[CostChange], across: Sequence[Cost
     phases = job_phases(job)
     if is_unlike(detail):
         return " ".join((*_caution(change, detail), *map(side_by_side, phases)))
-    first = f"{answer_words(phases[0])}, on {_slowest_words(change.phases[0])}."
+    where = f"rank {change.led}" if phases[0].mean_tells else _slowest_words(change.phases[0])
+    first = f"{answer_words(phases[0])}, on {where}."
     late = list(_late_words(across)) or [_nobody(change, across)]
     others = map(second_words, phases[1:])
     own = _own_words(change.led, detail, costs)
@@ -80,10 +81,13 @@ def job_phases(job: JobDiff) -> list[PhaseChange]:
 
 
 def _as_change(phase: JobPhase, detail: DiffAnalysis) -> PhaseChange:
-    """The step of the job in the place of that of one rank, whose machine is that of all."""
+    """The step of the job in the place of that of one rank, whose machine is that of all; where
+    the mean turn tells more, that of the one rank."""
     like = next((c for c in detail.phases if c.phase == phase.phase), None)
+    if like is not None and like.mean_tells:
+        return like
     other = replace(detail.phases[0], phase=phase.phase, pace=None)
-    return replace(like or other, step=phase.step, turn=None, like_turns=False)
+    return replace(like or other, step=phase.step, turn=None, like_turns=False, mean_turn=None)
 
 
 def _slowest_words(phase: JobPhase) -> str:
@@ -182,7 +186,7 @@ def _nobody(change: JobChange, across: Sequence[CostChange]) -> str:
 def _own_words(led: int, detail: DiffAnalysis, costs: Sequence[CostChange]) -> Iterator[str]:
     main = detail.phases[0]
     parts = parts_words(main, costs)
-    if leading(main)[1]:
+    if leading(main)[1] and not main.mean_tells:  # which is the answer itself
         yield f"Rank {led}: {answer_words(main)}{f'; {parts}' if parts else ''}."
     elif parts:
         yield f"On rank {led}: {parts}."
