@@ -457,6 +457,22 @@ def test_what_a_layers_operator_runs_around_its_product_is_of_its_block() -> Non
     assert groups_of(analyze(maker.build())) == wanted
 
 
+def test_a_convolution_in_groups_is_where_its_thread_launched_it() -> None:
+    """It forks to streams of its own and joins; here between products and core of attention."""
+    layer = f"o: {RMS} a: gemm conv*4 gemm core gemm o: add {RMS} {GATED} o: add"
+    words = spell(passes("o: gather", [layer] * 4, f"o: {RMS} gemm"), EAGER)
+    maker, forked = TraceMaker(), 0.0
+    for place, name in enumerate(words.names):
+        start = 10.0 * place
+        beside = name == EAGER["conv"]
+        if beside and words.names[place - 1] != name:
+            maker.operator("aten::cudnn_convolution", start, 39)
+            forked = start
+        run = (forked + 5, forked + 38) if beside else (start + 5, start + 9)
+        maker.launch(name, start=start + 2, run=run, stream=13 + place % 4 if beside else 7)
+    assert sorted(groups_of(analyze(maker.build()))) == sorted(words.groups)
+
+
 def two_streams(main: str, side: dict[int, tuple[str, str]]) -> list[str]:
     """Groups of the side stream's kernels. side: place in the main sequence -> word, group."""
     maker = TraceMaker()

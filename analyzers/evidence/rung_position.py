@@ -16,7 +16,7 @@ from tracer.analyzers.evidence.operator_order import (
     silent,
 )
 from tracer.analyzers.evidence.roles import Roles
-from tracer.analyzers.evidence.side_streams import fill_side_streams
+from tracer.analyzers.evidence.side_streams import fill_side_streams, joined_streams
 from tracer.analyzers.facts.work import TRANSFER_CLASS, Work
 from tracer.analyzers.intervals import NONE, Longs, take
 from tracer.analyzers.layers.blocks import LEFT
@@ -100,6 +100,7 @@ def launch_sequences(work: Work, out: Attribution, directions: tuple[int, ...]) 
     stream = events["thread" if work.cpu_only else "stream"].to_numpy()[work.event]
     of_order = (work.work_class != TRANSFER_CLASS) & ~silent(work)
     rows = np.flatnonzero(of_order & np.isin(out.direction, directions))
+    stream = joined_streams(work, rows, stream)
     order = np.lexsort((work.trace.start_ns[work.event[rows]], stream[rows], device[rows]))
     rows = rows[order]
     edges = np.flatnonzero((np.diff(device[rows]) != 0) | (np.diff(stream[rows]) != 0)) + 1

@@ -40,6 +40,29 @@ _PARTS = {
 _LEADING = ("GEMM", "MOE", "NORM")  # one of them comes once a layer, or it is no part of layers
 
 
+def joined_streams(work: Work, rows: Longs, stream: Longs) -> Longs:
+    """The stream of each row; what one operator of PyTorch spreads over several, as a convolution
+    in groups does, is on that of the work that its thread launched before it."""
+    told = rows[work.site[rows] != NONE]
+    told = told[np.argsort(work.site[told], kind="stable")]
+    operator, first, code = np.unique(work.operator[told], return_index=True, return_inverse=True)
+    apart = np.bincount(code, weights=stream[told] != stream[told[first]][code]) > 0
+    native = work.trace.names_matching(lambda name: name.startswith("aten::"))
+    apart &= (operator != NONE) & native[work.trace.name_codes[operator]]
+    if not apart.any():
+        return stream
+    device = work.trace.events["device"].to_numpy()[work.event[told]]
+    thread = work.trace.events["thread"].to_numpy()[work.site[told]]
+    order = np.lexsort((np.arange(told.size), device, thread))
+    told, device, thread = told[order], device[order], thread[order]
+    place = np.where(apart[code][order], NONE, np.arange(told.size))
+    before = np.maximum.accumulate(place)
+    near = (before != NONE) & (device[before] == device) & (thread[before] == thread)
+    joined = stream.copy()
+    joined[told[near]] = stream[told[before[near]]]
+    return joined
+
+
 def fill_side_streams(
     work: Work, out: Attribution, main: Longs, side: Sequence[Longs], layers: int
 ) -> None:
