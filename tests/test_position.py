@@ -170,6 +170,28 @@ EAGER_MODELS = {
         ["o: layernorm a: gemm*3 core gemm o: add layernorm f: gemm gelu gemm o: add"] * 4,
         "o: layernorm gemm",
     ),
+    "squeezebert, convolutions of one place as linear layers": passes(
+        "o: gather add layernorm",
+        [
+            (
+                "a: conv*2 add conv add conv*2 core conv add o: add layernorm "
+                "f: conv add gelu conv add o: add layernorm"
+            )
+        ]
+        * 4,
+        "o: gemm",
+    ),
+    "inkling, convolutions of keys and values before the core": passes(
+        TABLE,
+        [
+            (
+                f"o: {RMS} a: gemm*2 cast conv cast add cast gemm cast conv cast add cast gemm "
+                f"{RMS} cat*2 core gemm o: add {RMS} {GATED} o: add"
+            )
+        ]
+        * 4,
+        f"o: {RMS} {PLAIN_HEAD}",
+    ),
     "rwkv, a recurrence written out": passes(
         "o: gather layernorm",
         [

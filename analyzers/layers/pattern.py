@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,12 @@ _GATHER = re.compile(
 )
 # The convolution that a state-space or gated block runs over its projected input: it stands for the
 # scan where that is written out in many kernels. Convolutions of images have no product before, and
-# the one of an FFN lies with an activation between its two products.
+# the one of an FFN lies with an activation between its two products. One that leads to an attention
+# core, with neither activation nor residual sum before it, is of that attention.
 _MIXING = re.compile(
-    rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*A[cd]*Gg*[cd]*[DNBF])(?=[^NBF]*G)", re.S
+    rb"[NBFr][^NBFrGVDKS]*G[^NBFrVDKSx]*(V)(?!c*D?c*A[cd]*Gg*[cd]*[DNBF])(?=[^NBF]*G)"
+    rb"(?!(?:(?!Dc{0,3}(?:N|[pm]?z?v))[^AKSxBF])*[Kx])",
+    re.S,
 )
 _UNKNOWN_CORE = re.compile(rb"[ow][^?GMNBFARS]*(\?)(?=[^NBFR]*G)")
 # Convolutions that cut an image into patches, whose places are looked up right after.
@@ -208,14 +212,17 @@ class Solver:
 
     @cached_property
     def cutter(self) -> Cutter:
-        """Marks that stand in most pieces belong to the layers and end no pass."""
-        texts = Counter(self.text[a:b] for a, b in self.between)
+        """Marks that stand in most pieces belong to the layers and end no pass; nor do convolutions
+        in a piece that comes twice in a row."""
+        pieces = [self.text[a:b] for a, b in self.between]
+        texts = Counter(pieces)
+        again = any(b"V" in a and a == b for a, b in pairwise(pieces))
         half = len(self.between) / 2
 
         def rare(pattern: re.Pattern[bytes]) -> bool:
             return sum(n for text, n in texts.items() if pattern.search(text)) <= half
 
-        return Cutter(self.steps, rare(_GATHER), rare(_CHOSEN), rare(_CONVOLUTION))
+        return Cutter(self.steps, rare(_GATHER), rare(_CHOSEN), rare(_CONVOLUTION) and not again)
 
     @cached_property
     def splits(self) -> list[tuple[int, int] | None]:
@@ -233,6 +240,11 @@ class Solver:
         if len(self.cores) >= _ENOUGH_CORES:
             return bool(self.templates)
         return any(t.painted.confidence >= _BEYOND_DOUBT for t in self.templates)
+
+    @property
+    def all_alike(self) -> bool:
+        """Whether there are layers, and one is like the other."""
+        return self.shows_layers and len(self.templates) == 1 and self.templates[0].painted.repeats
 
     @cached_property
     def templates(self) -> list[Template]:
@@ -338,8 +350,10 @@ def _reversed_pass(text: bytes) -> bytes:
 
 
 def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
-    text = _with_cores(_with_mixers(text))
-    solver = Solver(with_unnamed_mixers(text, len(_CORE.findall(text))), steps)
+    solver = _solver(text, steps)
+    if not solver.shows_layers and b"V" in text:
+        convolved = _solver(_CONVOLVED.sub(_as_product, text), steps)
+        solver = convolved if convolved.all_alike else solver
     if not solver.shows_layers:
         left = np.full(len(text), LEFT, dtype=np.uint8)
         return Solution(left, np.zeros(len(text)), None, len(solver.cores))
@@ -349,6 +363,19 @@ def _solve_forward(text: bytes, steps: Sequence[int]) -> Solution:
     lengths = [len(piece.labels) for piece in pieces]
     confidence = np.repeat([piece.confidence for piece in pieces], lengths)
     return Solution(labels, confidence, _pattern(pieces), len(solver.cores))
+
+
+def _solver(text: bytes, steps: Sequence[int]) -> Solver:
+    text = _with_cores(_with_mixers(text))
+    return Solver(with_unnamed_mixers(text, len(_CORE.findall(text))), steps)
+
+
+# Convolutions of one place are linear layers: where nothing else makes layers, they are taken so.
+_CONVOLVED = re.compile(rb"V+D?")
+
+
+def _as_product(match: re.Match[bytes]) -> bytes:
+    return b"G" + b"g" * (match.end() - match.start() - 1)
 
 
 @dataclass
