@@ -238,7 +238,7 @@ def _shape_of(args: _Shape, given: Mapping[str, Any], frame: FrameType) -> _Shap
             query.shape,
             key.shape,
             query.dtype,
-            None if mask is None else mask.requires_grad,
+            None if mask is None else (mask.requires_grad, mask.dim()),
             args[4:] if len(args) > 4 else None,
             given.get("dropout_p"),
             given.get("is_causal"),

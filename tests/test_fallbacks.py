@@ -227,11 +227,13 @@ def test_without_shapes_the_gain_is_what_the_passes_took() -> None:
     assert finding.detail["gain_basis"].startswith("measured")
 
 
-def note_call(maker: TraceMaker, at: float, refused: dict[str, list[str]]) -> None:
+def note_call(
+    maker: TraceMaker, at: float, refused: dict[str, list[str]], dtype: str = "float32"
+) -> None:
     """What the recorder notes right before an attention."""
     arguments = {
         "query": [2, 8, 64, 64], "key": [2, 8, 64, 64], "value": [2, 8, 64, 64],
-        "dtype": "float32", "device": "cuda", "mask": None, "mask_learns": False, "dropout": 0.0,
+        "dtype": dtype, "device": "cuda", "mask": None, "mask_learns": False, "dropout": 0.0,
         "causal": False, "grouped": True, "strided": False, "switched_off": [],
     }  # fmt: skip
     maker.side(
@@ -261,6 +263,15 @@ def test_reasons_as_the_framework_gives_them() -> None:
     ]
     where = finding.where
     assert (where.file, where.line, where.function) == ("model.py", 7, "attend")
+
+
+def test_what_is_noted_to_be_allowed_is_not_said_to_be_switched_off() -> None:
+    inner = "aten::_scaled_dot_product_attention_math"
+    maker = one_attention(inner, [], ("gemm_a", "softmax_b", "gemm_c"))
+    note_call(maker, 9.9, {}, dtype="bfloat16")
+    (finding,) = found(analyze(maker.build()), "fallback.attention")
+    assert "the program allows them" in finding.detail["reasons"][0]
+    assert "enable_flash_sdp" not in finding.advice
 
 
 def test_a_note_belongs_to_the_next_attention_alone() -> None:

@@ -213,6 +213,82 @@ def test_a_mask_that_learns_is_told_from_one_that_does_not() -> None:
     assert (finding.count, finding.detail["reasons"]) == (1, ["the mask needs a gradient"])
 
 
+def dense(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape)
+
+
+FULL = (2, 4, 64, 16)
+# Shapes of query, key and value, other arguments, and the one reason with its advice.
+REFUSED: dict[str, tuple[tuple[tuple[int, ...], ...], dict[str, Any], str, str]] = {
+    "mask of three": (
+        (FULL, FULL, FULL),
+        {"attn_mask": dense(4, 64, 64)},
+        "the mask has 3 dimensions, not 2 or 4",
+        "mask[None]",
+    ),
+    "one batch": (
+        (FULL, (1, 4, 64, 16), (1, 4, 64, 16)),
+        {},
+        "batch of 2 queries, 1 keys, 1 values",
+        "to one batch",
+    ),
+    "heads of values": (
+        (FULL, (2, 2, 64, 16), FULL),
+        {"enable_gqa": True},
+        "2 key heads, 4 value heads",
+        "the same heads",
+    ),
+    "heads": (
+        (FULL, (2, 1, 64, 16), (2, 1, 64, 16)),
+        {},
+        "4 query heads, 1 key heads (grouped without enable_gqa)",
+        "Expand keys",
+    ),
+    "size": (
+        (FULL, FULL, (2, 4, 64, 8)),
+        {},
+        "head size 16 of queries, 8 of values",
+        "this head size",
+    ),
+    "dropout": ((FULL, FULL, FULL), {"dropout_p": 0.1}, "dropout 0.1", "dropout_p=0.0"),
+    "three": (
+        ((4, 64, 16),) * 3,
+        {"attn_mask": dense(4, 64, 64)},
+        "3 dimensions, not batch x heads x length x size",
+        "Pass batch x heads",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_what_the_fused_kernel_of_a_cpu_refuses(case: str) -> None:
+    shapes, others, reason, advice = REFUSED[case]
+    query, key, value = (dense(*shape) for shape in shapes)
+    finding = finding_of(
+        lambda: functional.scaled_dot_product_attention(query, key, value, **others)
+    )
+    assert (finding.detail["backend"], finding.detail["reasons"]) == ("math", [reason])
+    assert advice in finding.advice
+    assert "enable_flash_sdp" not in finding.advice
+
+
+@pytest.mark.parametrize("outer", [(), (1, 1), (2, 1), (1, 4), (2, 4)])
+def test_masks_that_the_fused_kernel_takes(outer: tuple[int, ...]) -> None:
+    query, mask = dense(*FULL), dense(*outer, 64, 64)
+    with torch.no_grad(), trace() as t:
+        functional.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    assert status(t.analysis, "fallback.attention") == "clear"
+
+
+def test_a_mask_of_three_dimensions_is_told_from_the_same_of_four() -> None:
+    query, mask = dense(*FULL), dense(4, 64, 64)
+    with torch.no_grad(), trace() as t:
+        for given in (mask[None], mask):
+            functional.scaled_dot_product_attention(query, query, query, attn_mask=given)
+    (finding,) = found(t.analysis, "fallback.attention")
+    assert (finding.count, finding.detail["reasons"]) == (1, [REFUSED["mask of three"][2]])
+
+
 class Narrow(torch.nn.Module):
     """A linear layer with weights of 8 bits, widened in one of several ways; or its input is."""
 

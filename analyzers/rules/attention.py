@@ -26,6 +26,8 @@ RULE = "fallback.attention"
 _NO_SDPA = "offers no sdpa"
 _FAST_PATH = "the inference fast path of nn.MultiheadAttention computes them so here"
 _CAPPED = "scores are capped (tanh), which scaled_dot_product_attention does not do"
+_NONE_SEEN = "no argument speaks against a fused kernel: the program may have switched them off"
+_NONE_KNOWN = "no argument is known to speak against a fused kernel, and the program allows them"
 _MOST_SITES = 8
 _EXPERTS = [BUCKET_CODE["ffn", part] for part in ("router", "experts")]
 
@@ -152,7 +154,7 @@ def _why(judged: Judged, slow: Slow) -> list[str]:
         for backend, texts in slow.signature.framework.items()
         for text in texts
     ]
-    silent = "no argument speaks against a fused kernel: the program may have switched them off"
+    silent = _NONE_SEEN if slow.signature.switched_off is None else _NONE_KNOWN
     return list(dict.fromkeys(slow.reasons + said)) or [silent]
 
 
@@ -248,9 +250,12 @@ _HINTS = (
     ("dtype", "run attention in bf16 or fp16"),
     ("head size", "split heads or choose a kernel that takes this head size"),
     ("query heads", "expand keys and values to the query heads before the call"),
+    ("mask has 3", "give the mask 4 dimensions: mask[None], batch x heads x queries x keys"),
     ("mask is given", "drop the mask (is_causal=True, or packed sequences)"),
     ("dropout", "set dropout_p=0.0 (evaluation mode)"),
-    ("dimensions", "pass batch x heads x length x size"),
+    ("batch of", "expand queries, keys and values to one batch before the call"),
+    ("value heads", "give keys and values the same heads"),
+    ("not batch x", "pass batch x heads x length x size"),
     ("switched", "leave fused kernels on (look for sdpa_kernel and enable_flash_sdp)"),
     ("contiguous", "make the head size the contiguous dimension"),
     ("nested", "pad the sequences, or attend to one after another"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -30,20 +30,28 @@ Refused = Mapping[str, tuple[str, ...]]
 class Signature:
     """Arguments of one call of scaled_dot_product_attention. None: not recorded."""
 
-    query: Shape  # empty for nested tensors, as that of the key
+    query: Shape  # empty for nested tensors, as those of the others
     key: Shape
-    value_size: int
+    value: Shape
     dtype: str = ""
-    masked: bool = False
+    mask: Shape | None = None  # None: no mask
     causal: bool = False
     grouped: bool | None = None  # enable_gqa
     dropout: float = 0.0
     mask_learns: bool = False
     strided: bool = False
-    switched_off: tuple[str, ...] = ()
+    switched_off: tuple[str, ...] | None = None
     on_cpu: bool = False
     nested: bool = False
     framework: Refused = field(default_factory=dict)  # live: what torch itself answered
+
+    @property
+    def masked(self) -> bool:
+        return self.mask is not None
+
+    @property
+    def value_size(self) -> int:
+        return self.value[-1] if self.value else 0
 
     @property
     def score_bytes(self) -> int | None:
@@ -170,9 +178,9 @@ class AttentionCalls:
         return Signature(
             shapes[0],
             shapes[1],
-            shapes[2][-1] if shapes[2] else shapes[0][-1],
+            shapes[2] or shapes[1],
             _DTYPES.get(types[0], types[0]) if types else "",
-            len(shapes) > 3 and bool(shapes[3]),
+            (shapes[3] or None) if len(shapes) > 3 else None,
             len(values) > 5 and values[5].lower() == "true",
             None
             if grouped is None or len(values) <= grouped
@@ -202,9 +210,9 @@ def _from_note(arguments: str, refusals: str) -> Signature:
     return Signature(
         tuple(said["query"]),
         tuple(said["key"]),
-        int(said["value"][-1]) if said["value"] else 0,
+        tuple(said["value"]),
         said["dtype"],
-        said["mask"] is not None,
+        None if said["mask"] is None else tuple(said["mask"]),
         said["causal"],
         said["grouped"],
         said["dropout"],
@@ -219,21 +227,16 @@ def _from_note(arguments: str, refusals: str) -> Signature:
 
 def _both(recorded: Signature, live: Signature) -> Signature:
     """Shapes and types as they reached the operator; beside them what only the recorder knows."""
-    return Signature(
-        recorded.query,
-        recorded.key,
-        recorded.value_size,
-        recorded.dtype or live.dtype,
-        recorded.masked,
-        recorded.causal,
-        live.grouped,
-        recorded.dropout,
-        live.mask_learns,
-        live.strided,
-        live.switched_off,
-        live.on_cpu,
-        live.nested,
-        live.framework,
+    return replace(
+        recorded,
+        dtype=recorded.dtype or live.dtype,
+        grouped=live.grouped,
+        mask_learns=live.mask_learns,
+        strided=live.strided,
+        switched_off=live.switched_off,
+        on_cpu=live.on_cpu,
+        nested=live.nested,
+        framework=live.framework,
     )
 
 
@@ -249,7 +252,7 @@ def refused_backends(signature: Signature) -> dict[str, list[str]]:
             "efficient": _against_efficient(signature),
             "cudnn": _against_cudnn(signature),
         }
-    for backend in signature.switched_off:
+    for backend in signature.switched_off or ():
         if backend in refused:
             refused[backend].insert(0, "switched off (sdpa_kernel or torch.backends.cuda)")
     return {backend: reasons for backend, reasons in refused.items() if reasons}
@@ -261,31 +264,55 @@ def reasons_of(signature: Signature) -> list[str]:
     return list(dict.fromkeys(reason for reasons in by_backend.values() for reason in reasons))
 
 
+# The conditions of use_flash_attention_cpp (sdp_utils_cpp.cpp) and of can_use_... (sdp_utils.cpp).
+
+
 def _against_flash(signature: Signature) -> list[str]:
     reasons = _wide_type(signature, ("float32", "float64")) + _large_head(signature)
-    reasons += _heads(signature, takes_groups=True) + _value_size(signature)
+    reasons += _sizes(signature, takes_groups=True) + _value_size(signature)
     return reasons + (["a mask is given (flash takes none)"] if signature.masked else [])
 
 
 def _against_efficient(signature: Signature) -> list[str]:
-    return _wide_type(signature, ("float64",)) + _heads(signature, takes_groups=False)
+    return _wide_type(signature, ("float64",)) + _sizes(signature, takes_groups=False)
 
 
 def _against_cudnn(signature: Signature) -> list[str]:
     reasons = _wide_type(signature, ("float32", "float64")) + _large_head(signature)
-    return reasons + _heads(signature, takes_groups=True)
+    return reasons + _sizes(signature, takes_groups=True) + _mask(signature)
 
 
 def _against_cpu(signature: Signature) -> list[str]:
-    reasons = _heads(signature, takes_groups=True) + _value_size(signature)
+    reasons = _sizes(signature, takes_groups=True) + _value_size(signature)
     if signature.dropout:
         reasons.append(f"dropout {signature.dropout:g}")
-    if len(signature.query) != 4:
-        reasons.append(f"{len(signature.query)} dimensions, not batch x heads x length x size")
-    if signature.mask_learns:
-        reasons.append("the mask needs a gradient")
+    reasons += _mask(signature)
     if signature.strided:
         reasons.append("the last dimension is not contiguous")
+    return reasons
+
+
+def _mask(signature: Signature) -> list[str]:
+    """A mask of two or four dimensions that the queries do not fit is an error in every backend."""
+    if signature.mask_learns:
+        return ["the mask needs a gradient"]
+    mask = signature.mask or ()
+    if not mask or len(signature.query) != 4 or len(mask) in (2, 4):
+        return []
+    return [f"the mask has {len(mask)} dimensions, not 2 or 4"]
+
+
+def _sizes(signature: Signature, *, takes_groups: bool) -> list[str]:
+    """What every fused kernel wants of queries, keys and values."""
+    if len(signature.query) != 4:
+        return [f"{len(signature.query)} dimensions, not batch x heads x length x size"]
+    reasons = _heads(signature, takes_groups=takes_groups)
+    query, key, value = signature.query, signature.key, signature.value
+    if len(key) == len(value) == 4:
+        if len({query[0], key[0], value[0]}) > 1:
+            reasons.append(f"batch of {query[0]} queries, {key[0]} keys, {value[0]} values")
+        if key[1] != value[1]:
+            reasons.append(f"{key[1]} key heads, {value[1]} value heads")
     return reasons
 
 

@@ -79,7 +79,8 @@ def signature_of(judged: Judged, call: AttentionCall) -> Signature | None:
         return None
     left, right = shapes
     dtype = next(filter(None, arguments.types(row)), "")
-    return Signature(left, (right[0], right[2], right[1]), left[-1], _TYPES.get(dtype, ""))
+    keys = right[0], right[2], right[1]
+    return Signature(left, keys, keys, _TYPES.get(dtype, ""))
 
 
 def gain_of(judged: Judged, slow: Slow) -> Gain:
