@@ -373,11 +373,11 @@ def test_steps_of_a_phase_that_was_not_seen_are_taken_for_those_of_the_other() -
 # --- between calls -------------------------------------------------------------------------------
 
 
-def loop(between_us: float, call_us: float = 500, calls: int = 8) -> Analysis:
-    """Calls of a model on a CPU with something between them."""
+def loop(between_us: float, call_us: float = 500, calls: int = 8, paused_us: float = 0) -> Analysis:
+    """Calls of a model on a CPU with something between them, and once a pause."""
     maker = TraceMaker()
     for call in range(calls):
-        at = call * (call_us + between_us)
+        at = call * (call_us + between_us) + (paused_us if call > calls - 3 else 0)
         maker.module("", "Model", at, call_us)
         maker.operator("aten::mm", at + 1, call_us - 2)
         maker.side("root_calls", None, root="", type="Model", start_ns=round(at * 1000),
@@ -405,6 +405,18 @@ def test_what_lies_between_steps_is_a_mean_of_those_that_are_followed() -> None:
     assert cost.cost_ns == pytest.approx(20_000_000, rel=0.001)
     (promise,) = _promises(compare(before, loop(100)))
     assert promise.predicted_gain_ns == pytest.approx(promise.measured_gain_ns, rel=0.01)
+
+
+def test_between_the_steps_is_a_median_beside_medians() -> None:
+    """One pause is more of a mean step than all that the median one changed by."""
+    before, after = loop(2_000, calls=24, paused_us=90_000), loop(1_000, 400, calls=24)
+    (change,) = compare(before, after).phases
+    text = said(compare(before, after))
+    assert "from start to start: 2.50 -> 1.40 ms (the step itself 500 -> 400 us)" in text
+    assert "between the steps -1.00 ms" in text
+    promises = [p for p in _promises(compare(before, after)) if p.turn]
+    assert promises
+    assert [p.all_else_ns for p in promises] == [change.step.change_ns] * len(promises)
 
 
 def _promises(diff: DiffAnalysis) -> list[Prediction]:

@@ -56,11 +56,13 @@ def _divided(level: Level) -> dict[tuple[str, str], int]:
 
 
 def between_of(change: PhaseChange) -> Bucket | None:
-    """What runs between the steps, a step, on one device; None where none is followed."""
-    sides = (change.before, change.after)
-    if not all(side.followed for side in sides):
+    """What runs between the steps, a step, on one device; None where none is followed. Of medians,
+    as the times are that it stands beside: a mean of what one pause makes longer is more than all
+    that they changed by."""
+    turn, step = change.turn, change.step
+    if turn is None:
         return None
-    return Bucket(BETWEEN, "", *(round(side.between_ns / side.followed) for side in sides))
+    return Bucket(BETWEEN, "", turn.before_ns - step.before_ns, turn.after_ns - step.after_ns)
 
 
 def words_of(change: PhaseChange) -> Words:
