@@ -21,6 +21,7 @@ import pandas as pd
 
 from tracer.collectors.device_identity import Identity, Installed, find_handle, visible_identities
 from tracer.events import SIDE_TABLES, Note, make_table
+from tracer.own_thread import OwnThread
 
 INTERVAL_S = 0.1
 # Each answer of the driver costs a program that calls operators one after another a wait for the
@@ -129,7 +130,7 @@ class DeviceMetrics:
         self._framework = framework or TorchDevices()
         self._interval_s = interval_s
         self._stop, self._is_open = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tracer-metrics", daemon=True)
+        self._thread = OwnThread(self._run)
         self._integers = array("q")  # device, field, time
         self._values = array("d")
         self._devices: dict[int, _Device] = {}

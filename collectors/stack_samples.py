@@ -29,6 +29,7 @@ from tracer.collectors.user_code import (
     line_of,
 )
 from tracer.events import SIDE_TABLES, make_table
+from tracer.own_thread import OwnThread
 
 # So often at first, since many recordings are short, and then more seldom; in a call of a model at
 # once as seldom as in the end: a program that calls operators one after another waits 170 us for
@@ -81,7 +82,7 @@ class StackSamples:
         self._code = CodeKinds()
         self._callees = Callees()
         self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._begun = False  # who starts or ends the recording waits for this thread
         self._switch_s = 0.0  # the program's own; 0 where it was not changed
         self.failure: Exception | None = None
@@ -90,11 +91,11 @@ class StackSamples:
         """Begin to look. Where this Python offers no way, nothing is collected."""
         if self._thread is not None or not hasattr(sys, "_current_frames"):
             return
-        self._stopped.clear()
+        self._stopped = threading.Event()
         if sys.getswitchinterval() > _SWITCH_S:
             self._switch_s = sys.getswitchinterval()
             sys.setswitchinterval(_SWITCH_S)
-        self._thread = threading.Thread(target=self._run, name="tracer-stacks", daemon=True)
+        self._thread = OwnThread(self._run)
         self._thread.start()
         self._begun = True
 
@@ -103,11 +104,13 @@ class StackSamples:
         thread, self._thread = self._thread, None
         self._begun = False
         self._stopped.set()
-        if thread is not None and thread.is_alive():
-            thread.join()
-        changed, self._switch_s = self._switch_s, 0.0
-        if changed and _is_ours(sys.getswitchinterval()):  # unless the program has set its own
-            sys.setswitchinterval(changed)
+        try:
+            if thread is not None:
+                thread.join()
+        finally:
+            changed, self._switch_s = self._switch_s, 0.0
+            if changed and _is_ours(sys.getswitchinterval()):  # unless the program has set its own
+                sys.setswitchinterval(changed)
 
     def _run(self) -> None:
         try:
@@ -116,9 +119,9 @@ class StackSamples:
             self.failure = error
 
     def _look_on(self) -> None:
-        looks, wait_s = 0, self._interval_s
+        looks, wait_s, stopped = 0, self._interval_s, self._stopped
         due_s = time.monotonic() + wait_s
-        while not self._stopped.wait(wait_s) and len(self._rows) < _LIMIT * _WIDTH:
+        while not stopped.wait(wait_s) and len(self._rows) < _LIMIT * _WIDTH:
             before_s = time.thread_time()
             if not _let_in_late(time.monotonic() - due_s):
                 self._look()

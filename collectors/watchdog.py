@@ -19,6 +19,7 @@ from typing import Any
 
 from tracer.errors import UsageError
 from tracer.events import Note
+from tracer.own_thread import OwnThread, unlist
 
 # The functions that give the flight recorder as a pickle, by version of torch.
 _DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
@@ -85,12 +86,12 @@ class Watchdog:
         self._step = -1
         self._barked = -1
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self.barks: list[Bark] = []
 
     def start(self) -> None:
         """Begin to watch; a step begins with `begin`."""
-        self._thread = threading.Thread(target=self._watch, name="tracer-watchdog", daemon=True)
+        self._thread = OwnThread(self._watch)
         self._thread.start()
 
     def begin(self) -> None:
@@ -144,6 +145,7 @@ class Watchdog:
         self.barks.append(bark)
         if self._on_bark is not None:
             self._on_bark(bark)
+            unlist()
 
     def _attempt(self, failures: list[str], write: Callable[[], Path | None]) -> Path | None:
         try:

@@ -10,11 +10,14 @@ import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pandas as pd
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+from tracer.own_thread import OwnThread
 
 # As pandas 3 always does: arrays of a table are given for reading alone.
 if int(pd.__version__.partition(".")[0]) < 3:
@@ -83,7 +86,15 @@ def _surroundings() -> dict[str, Any]:
         "log handlers": [logging.getLogger(name).handlers[:] for name in (None, "tracer")],
         "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
         "threads": sorted(t.name for t in threading.enumerate() if _is_lasting(t)),
+        "own threads": sum(map(_is_own, sys._current_frames().values())),
     }
+
+
+def _is_own(frame: FrameType | None) -> bool:
+    """Whether a thread was begun by the tracer: `threading` does not list it."""
+    while frame is not None and frame.f_code is not OwnThread._work.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_lasting(thread: threading.Thread) -> bool:

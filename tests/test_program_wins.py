@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any, get_args
 
 import pytest
@@ -27,3 +29,41 @@ def test_an_argument_may_have_any_name(detail: Detail) -> None:
     with trace(detail=detail), torch.no_grad():
         for _ in range(6):
             model(torch.ones(2, 4), module=1, original=2)
+
+
+# How a program waits for all that it has begun.
+WAITS = {
+    "joins": """
+    for other in threading.enumerate():
+        if other is not threading.main_thread():
+            other.join()
+""",
+    "counts": """
+    while threading.active_count() > 1:
+        time.sleep(0.01)
+""",
+}
+PROGRAM_THAT_WAITS = """
+import logging, os, threading, time, torch
+from tracer import trace
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 4)
+with trace(watchdog={{"seconds": 0.01, "directory": os.devnull}}) as t:
+    threading.Thread(target=lambda: (model(torch.ones(2, 4)), time.sleep(0.2))).start()
+    with t.step():
+        time.sleep(0.1)
+    {waits}
+print("waited")
+"""
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_a_program_may_wait_until_all_other_threads_have_ended(way: str) -> None:
+    assert run(PROGRAM_THAT_WAITS.format(waits=WAITS[way])).stdout == "waited\n"
+
+
+def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own, where it may lock up."""
+    command = [sys.executable, *options, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -19,6 +19,7 @@ from tracer.exporters.otlp.protobuf import Value
 from tracer.exporters.otlp.requests import Request, read_requests
 from tracer.exporters.otlp.resource import SCOPE, device_uuid
 from tracer.exporters.otlp.transports import Transport, open_transport
+from tracer.own_thread import OwnThread
 from tracer.version import VERSION
 
 # Buckets of the GenAI conventions, in seconds.
@@ -325,7 +326,7 @@ class PeriodicMetrics:
         self._target, self._sample, self._resource = target, sample, resource
         self._interval_s = interval_s
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="tracer-otlp-metrics", daemon=True)
+        self._thread = OwnThread(self._work)
 
     def start(self) -> None:
         self._thread.start()
