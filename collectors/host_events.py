@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import multiprocessing.process
 import os
 import subprocess
 import sys
-import threading
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,23 @@ import pandas as pd
 
 from tracer.events import SIDE_TABLES, make_table
 
+_MOST_NOTES = 1_000_000  # beginnings and ends of collections
+# By the third letter of a phase and the character of a generation. An end has the number of its
+# start, negated.
+_KINDS = {
+    f"{letter}{generation:c}": sign * (generation + 1)
+    for letter, sign in (("start"[2], 1), ("stop"[2], -1))
+    for generation in range(3)
+}
+
 
 class Collections:
     """Automatic and explicit runs of Python's garbage collector, in any thread."""
 
     def __init__(self) -> None:
-        self._started: dict[int, int] = {}
         # Plain integers: a container that the collector tracks would make it run more often.
-        self._rows = array("q")
+        self._rows = array("q")  # kind, time_ns
+        self._note = _noter(self._rows)
 
     def start(self) -> None:
         gc.callbacks.append(self._note)
@@ -36,26 +47,43 @@ class Collections:
         if self._note in gc.callbacks:
             gc.callbacks.remove(self._note)
 
-    def _note(self, phase: str, info: dict[str, int]) -> None:
-        thread = threading.get_ident()
-        if phase == "start":
-            self._started[thread] = time.time_ns()
-            return
-        start_ns = self._started.pop(thread, None)
-        if start_ns is not None:
-            self._rows.extend((start_ns, time.time_ns(), info.get("generation", -1)))
-
     def table(self) -> pd.DataFrame:
         """The `collections` table, in order of start."""
-        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 3)
+        rows = np.array(self._rows, dtype=np.int64).reshape(-1, 2)
+        kinds = rows[:, 0]
+        # A recording may begin or end within one.
+        first = np.flatnonzero((kinds[:-1] > 0) & (kinds[1:] == -kinds[:-1]))
         return make_table(
             SIDE_TABLES["collections"],
             {
-                "start_ns": rows[:, 0],
-                "end_ns": rows[:, 1],
-                "generation": rows[:, 2].astype(np.int32),
+                "start_ns": rows[first, 1],
+                "end_ns": rows[first + 1, 1],
+                "generation": (kinds[first] - 1).astype(np.int32),
             },
         )
+
+
+def _noter(rows: array[int]) -> Callable[..., object]:
+    """What the collector calls with a phase and what it says of it: extends `rows`.
+
+    It runs no Python: a signal that came during the collection would be handled there, and all
+    that is raised in what the collector calls is lost: `KeyboardInterrupt`, an alarm. So the words
+    are put together as text, which is asked for by two objects that are formatted: the first is
+    told the kind, the second adds the row.
+    """
+    told = defaultdict[str, str](str)
+    kinds = map(_KINDS.__getitem__, map(itemgetter(0), iter(told.popitem, None)))
+    added = map(rows.extend, zip(kinds, iter(time.time_ns, None), strict=False))
+    texts = map({None: ""}.__getitem__, itertools.islice(added, _MOST_NOTES))
+    tell = _formatted_by(told.__getitem__)
+    add = _formatted_by(functools.partial(next, texts))
+    # As a character: to make digits of a number, Python asks for signals.
+    return functools.partial("{0:{2[2]}{3[generation]:c}}{1}".format, tell, add)
+
+
+def _formatted_by(function: Callable[[str], str]) -> object:
+    """Something whose text a function makes."""
+    return type("", (), {"__format__": staticmethod(function)})()
 
 
 class Children:

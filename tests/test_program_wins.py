@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 from typing import Any, get_args
@@ -67,3 +69,41 @@ def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own, where it may lock up."""
     command = [sys.executable, *options, "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+class Late(Exception):
+    """What a program gives itself no more time for."""
+
+
+def test_what_a_signal_raises_in_a_collection_reaches_the_program() -> None:
+    """Below a callback of the collector it would only be printed."""
+
+    def late(*args: object) -> None:
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    kept = [[number] for number in range(100_000)]
+    try:
+        with trace(detail="light"):
+            for _ in range(10):
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                with pytest.raises(Late):
+                    for _ in range(200):  # the time of each is spent in the collector
+                        gc.collect()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(kept) == 100_000
+
+
+def test_each_collection_has_its_generation() -> None:
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        with trace(detail="light") as t:
+            for generation in (1, 0, 2, 0):
+                gc.collect(generation)
+    finally:
+        (gc.enable if was else gc.disable)()
+    table = t.trace.table("collections")
+    assert list(table["generation"]) == [1, 0, 2, 0]
+    assert (table["end_ns"] > table["start_ns"]).all()
