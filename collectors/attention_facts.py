@@ -99,8 +99,8 @@ class AttentionCalls:
         outside = OutsideCompiled(
             _NAME, lambda: change(original, watched), lambda: change(watched, original)
         )
+        self._undo += [self._stop, outside.close]
         if outside.start():
-            self._undo += [self._stop, outside.close]
             self._active = self._notes_calls = True
 
     def rest(self) -> None:

@@ -163,13 +163,16 @@ class ProfilerSession:
         if not self._all_threads and self._has_company():
             self._do_without_memory()
         self._environment = {name: os.environ.get(name) for name in _SET_BY_TORCH}
-        self._patch_entries()
         try:
+            self._patch_entries()
             self._run(self._profile.__enter__)
+            self._set(self._expected_state())
         except BaseException:
-            self._end(State.FAILED)
+            try:
+                self._stop_by_force()
+            finally:
+                self._end(State.FAILED)
             raise
-        self._set(self._expected_state())
 
     def _has_company(self) -> bool:
         """Whether more threads than this one matter: who made the session ends it, too."""
@@ -211,11 +214,11 @@ class ProfilerSession:
             self._end(State.FAILED)
             raise CaptureError("one thread was recorded, and another one ended the recording")
         ended = State.DONE if self.state is State.RECORDING else State.EMPTY
-        self._set(ended)
         try:
+            self._set(ended)
             self._run(self._close)
-        except Exception:  # the device's: it is raised again, what was recorded is kept
-            if ended is State.DONE and torch_private.profiler_is_on():
+        except BaseException:  # the device's, or an interruption: what was recorded is kept
+            if ended is State.DONE:
                 self._stop_by_force()
             raise
         finally:
@@ -236,8 +239,11 @@ class ProfilerSession:
         leave(None, None, None)
 
     def _stop_by_force(self) -> None:
-        """The device failed in the wait that comes before the end of a recording."""
+        """The device failed in the wait that comes before the end of a recording, or the program
+        was interrupted while the profiler began or ended."""
         inner: Any = self._profile.profiler
+        if inner is None or not torch_private.profiler_is_on():
+            return
         inner.kineto_results = _autograd._disable_profiler()
         stopped: Callable[[], None] = autograd_profiler._run_on_profiler_stop
         stopped()

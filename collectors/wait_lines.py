@@ -144,8 +144,8 @@ class WaitLines:
                 method.take_off()
 
         outside = OutsideCompiling(put_on, take_off)
+        self._undo.append(outside.close)  # which also ends a start that is interrupted
         outside.start()
-        self._undo.append(outside.close)
 
     def __enter__(self) -> WaitLines:
         self.start()

@@ -11,9 +11,13 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import nn
+from torch.profiler import profile
 
 from tracer import trace
+from tracer.collectors.stack_samples import StackSamples
+from tracer.live.capture import Capture
 from tracer.live.options import Detail
+from tracer.recorder import Recording
 
 DETAILS: tuple[Any, ...] = get_args(Detail)
 
@@ -107,3 +111,66 @@ def test_each_collection_has_its_generation() -> None:
     table = t.trace.table("collections")
     assert list(table["generation"]) == [1, 0, 2, 0]
     assert (table["end_ns"] > table["start_ns"]).all()
+
+
+@pytest.mark.parametrize("detail", ["light", "modules"])
+@pytest.mark.parametrize("place", ["_find_context", "_close_sources", "_end_measuring"])
+def test_an_interruption_of_the_beginning_or_the_end_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, place: str, detail: Detail
+) -> None:
+    """The fixture of all tests looks at what is left."""
+    owner = Recording if hasattr(Recording, place) else Capture
+    original, model = getattr(owner, place), nn.Linear(4, 4)
+
+    def interrupted(self: Any) -> None:
+        monkeypatch.undo()
+        original(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, place, interrupted)
+    with pytest.raises(KeyboardInterrupt), trace(detail=detail):
+        model(torch.ones(2, 4))
+    with trace(detail=detail) as t:
+        model(torch.ones(2, 4))
+    assert len(t.trace.table("root_calls")) == 1
+
+
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+def test_an_interruption_in_the_profiler_leaves_none_that_runs(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    original = getattr(profile, method)
+
+    def interrupted(self: Any, *args: Any) -> None:
+        monkeypatch.undo()
+        if method == "__enter__":
+            original(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profile, method, interrupted)
+    with pytest.raises(KeyboardInterrupt), trace():
+        torch.ones(2, 4) + 1
+    with trace() as t:
+        torch.ones(2, 4) + 1
+    assert t.trace.rows("operator").size > 0
+
+
+def test_an_interruption_of_one_source_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: Any) -> None:
+        close(self)
+        raise KeyboardInterrupt
+
+    close = StackSamples.close
+    monkeypatch.setattr(StackSamples, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt), trace():
+        torch.ones(2, 4) + 1
+
+
+def test_a_temporary_folder_that_cannot_be_written_is_only_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("tempfile.tempdir", "/dev/null")
+    with trace(detail="light") as t:
+        pass
+    assert "capture.failed" in [note.rule for note in t.trace.notes]

@@ -151,12 +151,21 @@ class Recording:
         self._capture = Capture(
             _capture_options(self._options), f"{caller.f_code.co_filename}:{caller.f_lineno}"
         )
-        self._nccl_log.start()
-        self._capture.start(None if self._model is None else self._model())
+        try:
+            self._begin(self._capture)
+        except BaseException as error:  # an interruption: nobody would end what was begun
+            self._running = False
+            self._nccl_log.stop()
+            self._capture.stop(error)
+            raise
+
+    def _begin(self, capture: Capture) -> None:
+        capture.attempt("the log of NCCL", self._nccl_log.start)
+        capture.start(None if self._model is None else self._model())
         self._running = True
-        self._capture.attempt("the context of the run", self._find_context)
+        capture.attempt("the context of the run", self._find_context)
         if self._export is not None and self._options["detail"] == "light":
-            self._capture.attempt("metrics over OTLP", self._send_metrics)
+            capture.attempt("metrics over OTLP", self._send_metrics)
 
     def _find_context(self) -> None:
         from tracer.exporters.otlp.context import run_context

@@ -99,8 +99,8 @@ class FallbackLogs:
             if logging.getLogRecordFactory() is make_record:
                 logging.setLogRecordFactory(make)
 
-        logging.setLogRecordFactory(make_record)
         self._undo.append(undo)
+        logging.setLogRecordFactory(make_record)
 
     def _take_record(self, record: logging.LogRecord) -> None:
         if record.name.partition(".")[0] not in _FRAMEWORKS:

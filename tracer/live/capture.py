@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -136,17 +136,15 @@ class Capture:
 
     def start(self, model: nn.Module | None = None) -> None:
         """Start every source, or refuse where another profiler is active. `model`: one to name."""
-        if not self._claim():
-            return
         try:
-            self._start_sources(model)
+            if self._claim():
+                self._start_sources(model)
         except CaptureError as error:
             self._end_refused(refused(str(error), error.rule))
         except Exception as error:  # the border to the traced program
             self._end_refused(failed("the start of the trace", error))
-        except BaseException:
-            self._stop_sources()
-            _release(self)
+        except BaseException:  # an interruption
+            self._end()
             raise
 
     def _claim(self) -> bool:
@@ -272,8 +270,7 @@ class Capture:
 
     def _end_refused(self, note: Note) -> None:
         self.recorded.refused = True
-        self._stop_sources()
-        _release(self)
+        self._end()
         self._warn(note)
 
     # While it runs
@@ -440,10 +437,18 @@ class Capture:
         if error is not None:
             self.recorded.notes.append(interrupted(error))
         self._steps.close()
-        self._stop_sources()
-        _release(self)
+        self._end()
         self._note_schedule()
         self._note_calibration()
+
+    def _end(self) -> None:
+        try:
+            self._stop_sources()
+        except BaseException:  # an interruption: what it kept from ending ends now
+            self._close_sources()
+            raise
+        finally:
+            _release(self)
 
     @property
     def forked(self) -> bool:
@@ -463,6 +468,15 @@ class Capture:
             return
         self._ended = True
         recorded = self.recorded
+        recorded.session, recorded.steps, recorded.ranges = self._session, self._steps, self._ranges
+        try:
+            self._end_measuring()
+        finally:
+            self._close_sources()
+        self._keep()
+
+    def _end_measuring(self) -> None:
+        recorded = self.recorded
         if self._session is not None:
             with self._guarded("the end of the profiler"):
                 self._session.stop()
@@ -472,23 +486,19 @@ class Capture:
         if self._device_steps is not None:
             with self._guarded("the marks on the device"):
                 recorded.spans = self._device_steps.close()
-        self._close_sources()
-        self._keep()
 
     def _close_sources(self) -> None:
-        self._pause(True)
-        if self._stacks is not None and not self.forked:
-            with self._guarded("the samples of the stacks"):
-                self._stacks.close()
-        if self._watchdog is not None and not self.forked:
-            with self._guarded("the watchdog"):
-                self._watchdog.close()
-        if self._ranges is not None:
-            with self._guarded("the names of modules"):
-                self._ranges.close()
-        for source in reversed(self._sources):  # a hook that stands on another goes first
-            with self._guarded(f"the source {type(source).__name__}"):
-                source.close()
+        """The last begun first: one hook may stand on another. What interrupts the end of one does
+        not keep the others."""
+        with ExitStack() as closing:
+            for source in (*self._sources, *self._pausing):
+                closing.callback(self.attempt, f"the source {type(source).__name__}", source.close)
+            if self._ranges is not None:
+                closing.callback(self.attempt, "the names of modules", self._ranges.close)
+            if self._watchdog is not None and not self.forked:
+                closing.callback(self.attempt, "the watchdog", self._watchdog.close)
+            if self._stacks is not None and not self.forked:
+                closing.callback(self.attempt, "the samples of the stacks", self._stacks.close)
 
     def _note_calibration(self) -> None:
         session = self._session
@@ -511,7 +521,6 @@ class Capture:
 
     def _keep(self) -> None:
         recorded = self.recorded
-        recorded.session, recorded.steps, recorded.ranges = self._session, self._steps, self._ranges
         self._note_limit()
         for source in (*self._sources, *self._pausing):
             with self._guarded(f"the source {type(source).__name__}"):
