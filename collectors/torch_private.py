@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
 import sys
@@ -242,6 +243,30 @@ def profiler_is_on() -> bool:
     here = getattr(_autograd, "_profiler_enabled", None)
     anywhere = getattr(autograd_profiler, "_is_profiler_enabled", False)
     return bool(anywhere) or bool(here is not None and here())
+
+
+def record_no_more(*, in_frames: bool) -> None:
+    """Let no profiler see what this process does; in a forked child, which cannot end one.
+    `in_frames`: one listens to Python, too."""
+    clear = getattr(_autograd, "_clear_callbacks", None)
+    if clear is not None:
+        clear()
+    if in_frames:
+        sys.setprofile(None)
+
+
+def exit_of_children() -> Callable[[], object]:
+    """A function for forked children, of a process that has used a profiler: they end without the
+    destructors of C++, when Python has ended. That of the profiler waits for ever for a thread
+    which they do not have (torch 2.13). Does nothing where the system has no such call (glibc)."""
+    try:
+        library = ctypes.CDLL(None)
+        on_exit, at_exit = library.on_exit, library.__cxa_atexit
+        end, flush = library._exit, library.fflush
+    except (OSError, AttributeError, TypeError):
+        return lambda: None
+    # The last one first; the other is called with the status.
+    return lambda: (on_exit(end, None), at_exit(flush, None, None))
 
 
 def _never_in_backward() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import tempfile
@@ -80,6 +81,7 @@ class State(Enum):
 
 
 _OPEN = (State.WAITING, State.RECORDING)
+_current: ProfilerSession | None = None  # the one that is open
 
 
 def gpu_is_usable() -> bool:
@@ -132,6 +134,7 @@ class ProfilerSession:
         self._gpu = gpu
         self._thread = self._made_in = threading.get_ident()
         self._switches = switches
+        self.in_frames = switches.stacks
         self._all_threads = switches.all_threads and torch_private.records_all_threads()
         self._schedule = None if schedule is None else _first_cycle(schedule)
         self._step = 0
@@ -159,7 +162,9 @@ class ProfilerSession:
                 "another profiler of torch is already recording in this process",
                 rule="capture.busy",
             )
-        self._thread = threading.get_ident()
+        global _current
+        _leave_children_alone()
+        self._thread, _current = threading.get_ident(), self
         if not self._all_threads and self._has_company():
             self._do_without_memory()
         self._environment = {name: os.environ.get(name) for name in _SET_BY_TORCH}
@@ -249,6 +254,8 @@ class ProfilerSession:
         stopped()
 
     def _end(self, state: State) -> None:
+        global _current
+        _current = None
         self._restore_entries()
         _restore_environment(self._environment)
         self._set(state)
@@ -351,6 +358,21 @@ class ProfilerSession:
             self.stop()
         except Exception as error:  # the border to the traced program: its profiler starts anyway
             logging.getLogger("tracer").warning("the trace could not end in order: %s", error)
+
+
+@functools.cache
+def _leave_children_alone() -> None:
+    """A forked child has no recording: what it does would be kept in its memory as long as it
+    lives, and in the end it would wait for a thread of the profiler, which only its parent has."""
+    let_exit = torch_private.exit_of_children()
+
+    def in_child() -> None:
+        if _current is not None and _current.state is State.RECORDING:
+            torch_private.record_no_more(in_frames=_current.in_frames)
+        let_exit()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)
 
 
 def _activities(switches: Switches, gpu: bool) -> list[Any]:

@@ -174,3 +174,39 @@ def test_a_temporary_folder_that_cannot_be_written_is_only_noted(
     with trace(detail="light") as t:
         pass
     assert "capture.failed" in [note.rule for note in t.trace.notes]
+
+
+PROGRAM_WITH_A_CHILD = """
+import os, sys, torch
+from tracer import trace
+
+torch.set_num_threads(1)
+x = torch.ones(2, 4)
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def work(count):
+    for _ in range(count):
+        x + 1
+
+with trace() as t:
+    work(10)
+    if not os.fork():
+        work(10_000)
+        before = resident_bytes()
+        work(20_000)
+        print(resident_bytes() - before < 4_000_000)
+        sys.exit(3)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+if not os.fork():
+    print("after it")
+    sys.exit(4)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc and its file system of processes")
+def test_a_forked_child_keeps_nothing_and_ends() -> None:
+    assert run(PROGRAM_WITH_A_CHILD).stdout == "True\n3\nafter it\n4\n"
