@@ -80,7 +80,7 @@ class CallerLines:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
         # The code is kept, so that its `id` is not given to another: code hashes all that it holds.
         self._chains: list[list[tuple[CodeType, int]]] = [[]]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer of the program may run in it
 
     def around(self, frame: FrameType | None) -> int:
         """The number of the user's innermost lines from this frame on."""

@@ -69,9 +69,9 @@ def test_a_program_may_wait_until_all_other_threads_have_ended(way: str) -> None
     assert run(PROGRAM_THAT_WAITS.format(waits=WAITS[way])).stdout == "waited\n"
 
 
-def run(program: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own, where it may lock up."""
-    command = [sys.executable, *options, "-c", program]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
 
@@ -210,3 +210,45 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 @pytest.mark.skipif(sys.platform != "linux", reason="of glibc and its file system of processes")
 def test_a_forked_child_keeps_nothing_and_ends() -> None:
     assert run(PROGRAM_WITH_A_CHILD).stdout == "True\n3\nafter it\n4\n"
+
+
+PROGRAM_THAT_HOLDS_LOCKS = """
+import os, sys, threading, torch
+from tracer import trace
+from tracer.collectors.compiling import outside_compiled
+from tracer.live import capture
+
+torch.set_num_threads(1)
+model, held, done = torch.nn.Linear(4, 4), threading.Event(), threading.Event()
+
+def hold():
+    with locks[0], locks[1], locks[2], outside_compiled._lock, capture._owner_lock:
+        held.set()
+        done.wait()
+
+with trace(detail=sys.argv[1]) as t:
+    ranges = t._capture._ranges
+    locks = ranges._lock, ranges.tree._lock, ranges.calls._lines._lock
+    if sys.argv[2] == "child":
+        threading.Thread(target=hold).start()
+        held.wait()
+        if not os.fork():
+            model(torch.ones(2, 4))
+            t.__exit__(None, None, None)
+            os._exit(3)
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+        done.set()
+    else:
+        with locks[0], locks[1], locks[2], outside_compiled._lock:
+            for _ in range(4):
+                model(torch.ones(2, 4)).sum().item()
+            print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("detail", "who", "said"), [("light", "child", "3"), ("modules", "finalizer", "2.0")]
+)
+def test_a_lock_that_is_held_keeps_nobody_for_ever(detail: Detail, who: str, said: str) -> None:
+    """By another thread where a child is forked, or where a finalizer or a signal comes."""
+    assert run(PROGRAM_THAT_HOLDS_LOCKS, detail, who).stdout == f"{said}\n"

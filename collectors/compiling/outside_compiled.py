@@ -18,12 +18,13 @@ from tracer.collectors import torch_private
 from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
 from tracer.collectors.thread_frames import frames_of_threads
 
-_lock = threading.Lock()
+# Entered again where a signal or a finalizer comes while it is held.
+_lock = threading.RLock()
 
 
 def _renew_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 # A fork copies the lock as it is, without the thread that holds it.

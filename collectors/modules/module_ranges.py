@@ -245,9 +245,15 @@ def _see(known: KnownRanges | Look | None, hear: Callable[[int], None] | None = 
     _known, _hear = known, hear
 
 
+def _in_child() -> None:
+    if _current is not None:
+        _current.renew_locks()
+    _forget()
+
+
 # A forked child is not traced: the patches are there, and pass calls on.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _uninstall_base() -> None:
@@ -308,7 +314,7 @@ class ModuleRanges:
         self._root_types: set[type[nn.Module]] = set()
         self._counts: dict[int, int] = {}
         self._narrow = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer of the program may run in it
 
     def start(self) -> None:
         """Patch the class."""
@@ -326,6 +332,11 @@ class ModuleRanges:
                 _see(self.known)
         if self._writes:
             self._widen()
+
+    def renew_locks(self) -> None:
+        """A forked child has none of the threads that may have held them."""
+        self._lock = threading.RLock()
+        self.tree.renew_lock()
 
     def close(self) -> None:
         """Take every patch away."""

@@ -270,6 +270,10 @@ class ModuleTree:
         self._lock = threading.RLock()
         self.freed = 0  # modules whose `id` may be another's by now
 
+    def renew_lock(self) -> None:
+        """A forked child has not the thread that may have held it."""
+        self._lock = threading.RLock()
+
     @property
     def roots(self) -> list[nn.Module]:
         """The roots that still live, in their wrappers, in order of their first call."""

@@ -100,7 +100,7 @@ class DeviceSteps:
         self._device = device or TorchDevice()
         self._chains: dict[int, _Chain] = {}
         self._open: dict[int, _Open] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer of the program may run in it
 
     def begin(self, owner: str) -> None:
         """A step begins on this thread, unless one is open: then this is a part of it."""

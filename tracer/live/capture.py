@@ -612,6 +612,16 @@ def _keep_compiler_out() -> None:
     )
 
 
+def _renew_lock() -> None:
+    global _owner_lock
+    _owner_lock = threading.RLock()
+
+
+# A fork copies the lock as it is, without the thread that holds it.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _release(capture: Capture) -> None:
     global _owner
     with _owner_lock:
