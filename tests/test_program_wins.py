@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
 import pytest
@@ -252,3 +256,54 @@ with trace(detail=sys.argv[1]) as t:
 def test_a_lock_that_is_held_keeps_nobody_for_ever(detail: Detail, who: str, said: str) -> None:
     """By another thread where a child is forked, or where a finalizer or a signal comes."""
     assert run(PROGRAM_THAT_HOLDS_LOCKS, detail, who).stdout == f"{said}\n"
+
+
+def test_threads_that_call_a_recorded_function_at_once_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fixture of all tests looks at what is left."""
+    model, calls, start = nn.Linear(4, 4), 6, Capture.start
+
+    def slowly(self: Capture, model: nn.Module | None = None) -> None:
+        start(self, model)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Capture, "start", slowly)
+
+    @trace(detail="light")
+    def serve(number: int) -> int:
+        model(torch.ones(2, 4))
+        return number
+
+    with ThreadPoolExecutor(calls) as pool:
+        assert list(pool.map(serve, range(calls))) == list(range(calls))
+    recording: Recording = serve.recording  # type: ignore[attr-defined]
+    assert not recording.running
+    serve(1)
+    assert len(recording.trace.table("root_calls")) == 1
+    assert "capture.busy" not in [note.rule for note in recording.trace.notes]
+
+
+def test_a_recorded_asynchronous_generator_hears_what_is_sent_and_thrown() -> None:
+    heard: list[object] = []
+
+    @trace(detail="light")
+    async def converse() -> AsyncGenerator[int, str]:
+        try:
+            heard.append((yield 1))
+            try:
+                yield 2
+            except ValueError as error:
+                heard.append(str(error))
+            yield 3
+        finally:
+            heard.append("closed")
+
+    async def talk() -> list[int]:
+        other = converse()
+        said = [await anext(other), await other.asend("sent"), await other.athrow(ValueError("no"))]
+        await other.aclose()
+        return said
+
+    assert asyncio.run(talk()) == [1, 2, 3]
+    assert heard == ["sent", "no", "closed"]

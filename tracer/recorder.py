@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -125,6 +126,7 @@ class Recording:
         self.delivery: BackgroundExport | None = None  # what `trace(otlp=…)` sends; `.wait()`
         self._capture: Capture | None = None
         self._running = False
+        self.turn = threading.Lock()  # of calls of functions that it is around
         self._trace: Trace | None = None
         self._analysis: Analysis | None = None
         self._nccl_log = LiveNcclLog()

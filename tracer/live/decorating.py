@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from types import FrameType
 from typing import Any, Protocol, TypeVar, cast
@@ -17,6 +18,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Recording(Protocol):
     """What a decorated function starts, naming the frame that asked for it, and stops, with the
     error that ended the program's part, if any did."""
+
+    turn: threading.Lock  # held by the call that is recorded, from before its start to its end
 
     @property
     def running(self) -> bool: ...
@@ -52,20 +55,32 @@ def _wrapper(recording: Recording, function: Callable[..., Any]) -> Any:
 
 
 class _Once:
-    """Records unless the recording runs already: then the call is a part of it."""
+    """Records unless the recording runs already, or begins or ends in another thread: then the
+    call is a part of it, or not recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._starts = not recording.running
+        self._starts = False
 
     def __enter__(self) -> None:
-        if self._starts:
-            self._recording.start(sys._getframe(2))
+        recording = self._recording
+        self._starts = not recording.running and recording.turn.acquire(blocking=False)
+        if not self._starts:
+            return
+        try:
+            recording.start(sys._getframe(2))
+        except BaseException:
+            recording.turn.release()
+            raise
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if self._starts:
+        if not self._starts:
+            return
+        try:
             # A generator that its caller stops reading has not failed.
             self._recording.stop(None if isinstance(error, GeneratorExit) else error)
+        finally:
+            self._recording.turn.release()
 
 
 def _coroutine(recording: Recording, function: Callable[..., Any]) -> Any:
@@ -90,7 +105,21 @@ def _async_generator(recording: Recording, function: Callable[..., Any]) -> Any:
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with _Once(recording):
-            async for item in function(*args, **kwargs):
-                yield item
+            inner = function(*args, **kwargs)
+            try:
+                item = await anext(inner)
+                while True:
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # the program's, thrown into its generator
+                        item = await inner.athrow(error)
+                    else:
+                        item = await inner.asend(sent)
+            except StopAsyncIteration:
+                return
+            finally:
+                await inner.aclose()
 
     return call
