@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.collectors.called_names import Callee, Callees, called_name
-from tracer.collectors.thread_frames import frames_of_threads
+from tracer.collectors.thread_frames import FramesOfThreads
 from tracer.collectors.user_code import (
     USER,
     CodeKinds,
@@ -140,12 +140,13 @@ class StackSamples:
 
     def _look(self) -> None:
         now_ns, begun = time.time_ns(), self._begun
-        seen = [
-            (thread, place)
-            for ident, frame in frames_of_threads().items()
-            if (thread := self._number(ident)) >= 0
-            and (place := self._place_of(thread, frame)) is not None
-        ]
+        with FramesOfThreads() as frames:
+            seen = [
+                (thread, place)
+                for ident, frame in frames.items()
+                if (thread := self._number(ident)) >= 0
+                and (place := self._place_of(thread, frame)) is not None
+            ]
         # Whoever took the interpreter meanwhile moved on: the frames do not belong together.
         if not (begun and self._begun) or time.time_ns() - now_ns > _PROMPT_S * 1e9:
             return

@@ -16,7 +16,7 @@ from typing import Any
 
 from tracer.collectors import torch_private
 from tracer.collectors.compiling.before_compiling import before_compiling, compiled_code_checks
-from tracer.collectors.thread_frames import frames_of_threads
+from tracer.collectors.thread_frames import FramesOfThreads
 
 # Entered again where a signal or a finalizer comes while it is held.
 _lock = threading.RLock()
@@ -150,7 +150,8 @@ class OutsideCompiled(OutsideCompiling):
 
 def _runs_in(file: str | None) -> bool:
     """Whether a thread is in a function of this file, or in one that it called."""
-    return any(_has_frame_of(file, frame) for frame in frames_of_threads().values())
+    with FramesOfThreads() as frames:
+        return any(_has_frame_of(file, frame) for frame in frames.values())
 
 
 def _has_frame_of(file: str | None, frame: FrameType | None) -> bool:
