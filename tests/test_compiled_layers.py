@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from tracer import trace
 from tracer.analysis import BUCKETS, Analysis
+from tracer.collectors.compiling.generated_ranges import GeneratedRanges
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quietly")
 WIDTH, HEADS = 32, 4
@@ -45,8 +46,7 @@ class Model(nn.Module):
         return y
 
 
-@pytest.fixture(scope="module")
-def analysis() -> Analysis:
+def two_steps() -> Analysis:
     """Two training steps of compiled code."""
     torch._dynamo.reset()
     model = Model()
@@ -58,11 +58,33 @@ def analysis() -> Analysis:
     return t.analysis
 
 
-def test_linear_layers_have_the_roles_that_their_order_gives(analysis: Analysis) -> None:
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return two_steps()
+
+
+def check_roles(analysis: Analysis) -> None:
     modules = analysis.modules.set_index("path")["role"].astype(str)
     roles = {name: modules[f"stack.1.{name}"] for name in "abcd"}
     assert roles == {"a": "attention", "b": "attention", "c": "ffn", "d": "ffn"}
     assert modules["end"] == "lm_head"
+
+
+def test_linear_layers_have_the_roles_that_their_order_gives(analysis: Analysis) -> None:
+    check_roles(analysis)
+
+
+def test_norms_whose_kernels_left_no_row_still_part_the_linear_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order in which the graph calls them tells as much."""
+    monkeypatch.setattr(GeneratedRanges, "wrap", lambda _self, _graph: None)
+    analysis = two_steps()
+    assert not analysis.trace.named(lambda name: name.startswith("cpp_fused"), "operator").any()
+    check_roles(analysis)
+    products = analysis.kernels[analysis.kernels["name"].astype(str) == "aten::addmm"]
+    found = {BUCKETS[bucket] for bucket in products["bucket"]}
+    assert {("attention", "projection"), ("ffn", "projection")} <= found
 
 
 def test_a_fused_activation_is_the_ffns(analysis: Analysis) -> None:

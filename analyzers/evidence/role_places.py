@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tracer.analyzers.evidence.role_words import (
     CONVOLUTION,
     FFN_LINEAR,
@@ -13,7 +16,7 @@ from tracer.analyzers.evidence.role_words import (
     last_word,
 )
 from tracer.analyzers.facts.modules import ModuleTree
-from tracer.analyzers.intervals import NONE, Longs
+from tracer.analyzers.intervals import NONE
 
 _MIXING = ("attention", "mixer")
 # Classes that hold anything.
@@ -25,13 +28,13 @@ class Seen:
     """What ran in modules themselves. cores: those in which an attention core did, and the event of
     its first work; alone: the role that its own work gives a module without others in it; products:
     those that computed one as a linear layer does; convolved: those that ran a convolution; first:
-    the event of their first work."""
+    the event of their first work, or where compiled code left none, a place between two events."""
 
     cores: Mapping[int, int] = field(default_factory=dict)
     alone: Mapping[int, str] = field(default_factory=dict)
     products: frozenset[int] = frozenset()
     convolved: frozenset[int] = frozenset()
-    first: Mapping[int, int] = field(default_factory=dict)
+    first: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -93,10 +96,10 @@ class Places:
             self.own[block], self.own[around], block = "container", "attention", around
 
     @cached_property
-    def _first(self) -> Longs:
+    def _first(self) -> NDArray[np.float64]:
         """The first range of each module, or where it has none, as in compiled code, its first
         work; -1 where neither was recorded."""
-        first = self.tree.first_event.copy()
+        first = self.tree.first_event.astype(np.float64)
         without = first == NONE
         for row, event in self.seen.first.items():
             for above in self.tree.ancestors(row):
@@ -134,7 +137,7 @@ class Places:
             feed = [*perceptrons, *(feed if len(feed) < len(linears) else [])]
         elif len(feed) in (0, len(linears)):
             first = self._first
-            norms = [k for k in kids if self.own[k] == "norm" and int(first[k]) > core]
+            norms = [k for k in kids if self.own[k] == "norm" and float(first[k]) > core]
             feed = self._behind_norm(linears, norms)
         for kid in [*linears, *perceptrons] if feed else ():
             self.own[kid] = "ffn" if kid in feed else "attention"
@@ -152,9 +155,9 @@ class Places:
         attention's result among these, and nothing else of theirs run before; none where no norm
         parts them so."""
         first = self._first
-        for norm in sorted(norms, key=lambda row: int(first[row])):
-            before = [k for k in linears if int(first[k]) < int(first[norm])]
-            behind = [k for k in linears if int(first[k]) > int(first[norm])]
+        for norm in sorted(norms, key=lambda row: float(first[row])):
+            before = [k for k in linears if float(first[k]) < float(first[norm])]
+            behind = [k for k in linears if float(first[k]) > float(first[norm])]
             if len(before) >= 2 and len(behind) >= 2:
                 return behind
         return []
@@ -172,14 +175,14 @@ class Places:
         blocks = [k for k in kids if self.own[k] == "container" and self._count(k)]
         convolved = [kid for kid in blocks if self._convolves(kid)]
         first = self._first
-        mixing = min(int(first[kid]) for kid in kids if self.own[kid] in _MIXING)
+        mixing = min(float(first[kid]) for kid in kids if self.own[kid] in _MIXING)
         for kid in kids:
             if self.own[kid] == "linear":
                 self.own[kid] = "attention" if is_attention_linear(self.tree, kid) else "ffn"
         for kid in blocks:
             mixes = kid in convolved and len(convolved) < len(blocks)
             # What runs before the attention, beside an FFN, makes the scale and shift of norms.
-            scales = len(blocks) > 1 and self._count(kid) == 1 and 0 <= int(first[kid]) < mixing
+            scales = len(blocks) > 1 and self._count(kid) == 1 and 0 <= float(first[kid]) < mixing
             self.own[kid] = "mixer" if mixes else "norm" if scales else "ffn"
 
     def _convolves(self, row: int) -> bool:
@@ -222,12 +225,12 @@ class Places:
         """A linear layer outside all layers makes the logits when it runs after them, and embeds
         what comes in when it runs before."""
         first = self._first
-        layers = [int(first[row]) for row, role in enumerate(self.own) if role == "layer"]
+        layers = [float(first[row]) for row, role in enumerate(self.own) if role == "layer"]
         seen = [event for event in layers if event != NONE]
         if not seen:
             return
         for row, role in enumerate(self.own):
-            event, around = int(first[row]), self.tree.ancestors(row)[1:]
+            event, around = float(first[row]), self.tree.ancestors(row)[1:]
             if role == "linear" and event != NONE and self._outside(around):
                 self.own[row] = "lm_head" if event > max(seen) else "embedding"
 

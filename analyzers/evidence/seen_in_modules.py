@@ -56,7 +56,10 @@ def seen_in_modules(work: Work) -> Seen:
         {row: role for row, role in _alone(work, linear).items() if row not in several},
         frozenset(np.flatnonzero(_counts(work, linear)).tolist()),
         frozenset(np.flatnonzero(convolved).tolist()),
-        _first_of(work, inside, np.unique(work.module[inside])),
+        {
+            **{module: event + 0.5 for module, event in work.compiled.silent.items()},
+            **_first_of(work, inside, np.unique(work.module[inside])),
+        },
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -42,13 +42,15 @@ class CallSource:
 class CompiledWork:
     """`call`: for each piece of work the row of `compiled_calls`; -1 for other work. `case`: which
     of `cases` it is: a call as it ran below one module of the tree. `region`: the range of the
-    compiled graph around it; -1 outside."""
+    compiled graph around it; -1 outside. `silent`: modules that a call serves which left no work,
+    as kernels for CPUs do without ranges, and the host event that it came after."""
 
     call: Longs
     case: Longs
     cases: tuple[tuple[CallSource, ...], ...]
     region: Longs
     notes: tuple[Note, ...] = ()
+    silent: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def module(self) -> Longs:
@@ -87,8 +89,10 @@ def map_compiled(
     replayed &= region != NONE
     call = reader.of_rows(site, np.where(replayed, NONE, event))
     call[replayed] = reader.of_replays(region[replayed], event[replayed])
-    case, cases = _Cases(host, tree, graphs).of(call, region)
-    return CompiledWork(call, case, cases, region, reader.notes())
+    reading = _Cases(host, tree, graphs)
+    case, cases = reading.of(call, region)
+    silent = reading.silent(np.where(replayed, NONE, call), region, site)
+    return CompiledWork(call, case, cases, region, reader.notes(), silent)
 
 
 def _read_graphs(trace: Trace) -> dict[str, list[_Graph]]:
@@ -232,6 +236,29 @@ class _Cases:
         case[known] = place
         pairs = zip(call[known[first]].tolist(), holder[known[first]].tolist(), strict=True)
         return case, tuple(self._sources(row, around) for row, around in pairs)
+
+    def silent(self, call: Longs, region: Longs, site: Longs) -> dict[int, int]:
+        """Modules of the calls that left no work in a range of a graph where others did, and the
+        host event before each."""
+        known = np.flatnonzero(call != NONE)
+        holder = take(self.tree.of_event, region[known])
+        first, _ = distinct(self._graph[call[known]], holder)
+        out: dict[int, int] = {}
+        for place in first.tolist():
+            mine = known[region[known] == region[known[place]]][::-1]
+            ran = dict(zip(call[mine].tolist(), site[mine].tolist(), strict=True))
+            last = int(region[known[place]])
+            for row in np.flatnonzero(self._graph == self._graph[call[known[place]]]).tolist():
+                last = ran.get(row, last)
+                sources = () if row in ran else self._sources(row, int(holder[place]))
+                for source in sources:
+                    out.setdefault(source.module, last)
+        return out
+
+    @cached_property
+    def _graph(self) -> Longs:
+        """The graph of each row of `compiled_calls`, which stand in the order of the calls."""
+        return self.trace.table("compiled_calls")["graph"].to_numpy().astype(np.int64)
 
     def _sources(self, row: int, holder: int) -> tuple[CallSource, ...]:
         paths = [self._moved(path, row, holder) for path, _ in self._said.get(row, [])]
