@@ -212,7 +212,7 @@ def test_a_planted_line_and_its_removal_live(tmp_path: Path) -> None:
     assert " % faster a" in answer
     assert "from start to start" in answer
     assert "between the steps -" in answer
-    assert "gone: host work outside operators in bookkeeping" in answer
+    assert "gone: host work in bookkeeping" in answer
     assert "program.py:" in answer
     assert "A's report predicted" in answer
     gated = run_in_process("diff", tmp_path / "fast", tmp_path / "slow", "--max-slowdown", "20%")

@@ -632,3 +632,19 @@ def test_a_live_run_names_the_function_between_its_steps(detail: str) -> None:
             busy(0.06)
     (pause, *_) = [f for f in t.analysis.findings if f.rule == "gap.host"]
     assert (pause.where.file, pause.where.function) == (HERE, "busy")
+
+
+def test_a_pause_that_begins_in_its_step_is_one() -> None:
+    """The call of the model ends 2 ms after its last operator."""
+    maker = TraceMaker()
+    for step in range(6):
+        at = 40_000 * step
+        maker.annotation(f"ProfilerStep#{step}", at, 12_000)
+        maker.operator("aten::mm", at, 10_000)
+        for place in (1_000, 3_000, 5_000, 7_000):
+            sample(maker, at + place, 3, "loop")
+        for place in (11_000, 20_000, 30_000):
+            sample(maker, at + place, 21, "checkpoint")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert (pause.count, pause.cost_ns) == (5, 5 * 30_000_000)
+    assert pause.title.startswith("host work in checkpoint, 30 ms at a time")

@@ -32,10 +32,18 @@ class WholePauses:
     def lengths(self, gap: Longs, length_ns: Longs) -> Longs:
         """How long each pause is, by its pieces: in which whole gap each is, as a step may begin in
         the middle of it, and how long."""
-        alone = self.of_piece == NONE
+        # What of such a gap lies in a step is of the same pause.
+        owners = dict(zip(gap.tolist(), self.of_piece.tolist(), strict=True))
+        own = self.of_piece != NONE
+        owners |= dict(zip(gap[own].tolist(), self.of_piece[own].tolist(), strict=True))
+        owner = np.array([owners[one] for one in gap.tolist()], dtype=np.int64)
+        inside = np.flatnonzero(~own & (owner != NONE))
+        whole = self.end_ns - self.start_ns
+        np.add.at(whole, owner[inside], length_ns[inside])
+        alone = owner == NONE
         _, of = np.unique(gap[alone], return_inverse=True)
         others = np.bincount(of, weights=length_ns[alone]).astype(np.int64)
-        return np.concatenate([self.end_ns - self.start_ns, others])
+        return np.concatenate([whole, others])
 
 
 def whole_pauses(
