@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -71,6 +72,9 @@ def test_a_draft_as_dear_as_its_target_that_says_something_else() -> None:
     assert detail["causes"] == ["rejected", "dear"]
     assert detail["accepted_tokens"] == 0 and detail["proposed_tokens"] >= 3 * (finding.count - 1)
     assert "tokens proposed for a call of LlamaForCausalLM 0.0 stay" in finding.title
+    told = r"the calls of the draft, LlamaForCausalLM, that propose (\d+\.\d tokens) take [\d.]+ "
+    proposed = re.search(told, finding.title)
+    assert proposed is not None and f"of {proposed[1]} proposed" in finding.title
     assert finding.advice.startswith("Leave out assistant_model. 0 of ")
     assert "speculative decoding takes" in verdict(analysis).lower()
     assert RULE in {row["rule"] for row in what_if(analysis)}

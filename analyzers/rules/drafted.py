@@ -208,7 +208,7 @@ def _finding(analysis: Analysis, table: pd.DataFrame, cost: _Cost) -> Finding:
     return Finding(
         rule=RULE,
         severity=severity_of(spared, analysis),
-        title=_title(calls, cost, by_model=draft is not None),
+        title=_title(calls, cost, "" if draft is None else str(draft["type"])),
         count=len(cost.rounds),
         cost_ns=spared,
         ratio=ratio_of(spared, analysis),
@@ -237,16 +237,16 @@ def _steps_of(analysis: Analysis, calls: pd.DataFrame) -> tuple[int, ...]:
     return tuple(np.unique(at[at >= 0]).tolist())
 
 
-def _title(calls: pd.DataFrame, cost: _Cost, *, by_model: bool) -> str:
-    count = len(cost.rounds)
+def _title(calls: pd.DataFrame, cost: _Cost, draft: str) -> str:
+    """`draft`: the class of the model that proposes; "" for none."""
+    count, proposed = len(cost.rounds), f"{cost.proposed / len(cost.rounds):.1f} tokens"
     whole, without = (milliseconds(ns / cost.kept) for ns in (cost.wall_ns, cost.alone_ns))
-    draft = ""
-    if by_model:
-        draft = f", its draft takes {milliseconds(cost.draft_ns / count)} for them"
+    calls_take = f"; the calls of the draft, {draft}, that propose {proposed} take "
+    each = milliseconds(cost.draft_ns / count)
     return (
-        f"speculative decoding takes {whole} a token, about {without} without: of "
-        f"{cost.proposed / count:.1f} tokens proposed for a call of {calls['type'].iloc[0]} "
-        f"{cost.accepted / count:.1f} stay{draft}"
+        f"speculative decoding takes {whole} a token, about {without} without: of {proposed} "
+        f"proposed for a call of {calls['type'].iloc[0]} {cost.accepted / count:.1f} stay"
+        f"{f'{calls_take}{each}' if draft else ''}"
     )
 
 
