@@ -281,6 +281,18 @@ def test_what_few_steps_alone_make_is_no_change_of_the_step() -> None:
     assert re.search(r"attention .*0\.\d+, few steps\n", render_diff(diff, width=100))
 
 
+def test_a_part_is_told_after_all_that_changed_beyond_the_scatter_of_their_groups() -> None:
+    def loop(host_us: float, ffn_us: float) -> Analysis:
+        """The time of launches scatters from step to step, that of the host does not."""
+        launches = [40.0 + 20 * (7 * i % 11) for i in range(22)]
+        times = [{"overhead.launch": us, "overhead.host": host_us} for us in launches]
+        return make_analysis([Step("decode", {"ffn.projection": ffn_us, **t}) for t in times])
+
+    assert said(compare(loop(10, 300), loop(50, 400))).endswith("; FFN +100 us.")
+    alone = said(compare(loop(10, 300), loop(290, 300)))
+    assert alone.endswith("host work outside operators +280 us.")
+
+
 def test_each_common_phase_is_told_the_longest_first() -> None:
     both = [Step("prefill", {"ffn.projection": 900.0})] * 3
     before = make_analysis([*both, *[Step("decode", {"ffn.projection": 100.0})] * 40])

@@ -222,11 +222,13 @@ def told_parts(change: PhaseChange) -> list[Bucket]:
 
 
 def _candidates(change: PhaseChange) -> list[Bucket]:
-    """What may be told: of the mean turn, where it is the answer, all that it goes to."""
+    """What may be told: of the mean turn, where it is the answer, all that it goes to; of a step a
+    part whose whole group scatters by more where nothing else changed."""
     if change.mean_tells:
         return [b for b in mean_buckets(change) if bool(b.part) == (b.group in _BY_PART)]
     parts = [b for b in buckets_of(change) if bool(b.part) == (b.group in _BY_PART)]
-    return [b for b in parts if not chance(change, b)] + between_steps(change)
+    parts = [b for b in parts if not chance(change, b)]
+    return ([b for b in parts if _beyond_group(change, b)] or parts) + between_steps(change)
 
 
 def chance(change: PhaseChange, bucket: Bucket) -> Literal["", "scatter", "few"]:
@@ -238,6 +240,12 @@ def chance(change: PhaseChange, bucket: Bucket) -> Literal["", "scatter", "few"]
     if median.within_scatter or abs(bucket.change_ns) <= median.scatter_ns:
         return "scatter"
     return "few" if 2 * abs(median.change_ns) < abs(bucket.change_ns) else ""
+
+
+def _beyond_group(change: PhaseChange, bucket: Bucket) -> bool:
+    """Whether a part changed by more than its whole group scatters."""
+    median = change.medians.get((bucket.group, ""))
+    return median is None or abs(bucket.change_ns) > (median.scatter_ns or 0)
 
 
 def between_steps(change: PhaseChange) -> list[Bucket]:
