@@ -75,7 +75,7 @@ def called_name(callee: Callee) -> str:
     """The name as programs write it (`torch.save`); "" where it cannot be told."""
     if callee.module is not None:
         return _public(callee.code, callee.module)
-    text = _written(callee.code, callee.at)
+    text = _function_of(call_at(callee.code, callee.at))
     name = _resolved(text, callee.code.co_filename) if text else ""
     return "" if name in _SHORT else name
 
@@ -104,19 +104,19 @@ def _runs(found: Any, code: CodeType) -> bool:
     return inspect.isfunction(wrapped) and wrapped.__code__ is code
 
 
-def _written(code: CodeType, at: int) -> str:
-    """The function of a call as the source writes it; "" of any other instruction, and where this
-    Python (before 3.11) does not say which part of a line an instruction is of."""
+def call_at(code: CodeType, at: int) -> ast.Call | None:
+    """The call of an instruction as the source writes it; None of any other instruction, and where
+    this Python (before 3.11) does not say which part of a line an instruction is of."""
     if at < 0 or not hasattr(code, "co_positions"):
-        return ""
+        return None
     operation = dis.opname[code.co_code[at]]
     if not operation.startswith(("CALL", "PRECALL")) or "INTRINSIC" in operation:
-        return ""
+        return None
     place = next(itertools.islice(code.co_positions(), at // 2, None), (None,) * 4)
     line, end_line, column, end_column = place
     if line is None or end_line is None or column is None or end_column is None:
-        return ""
-    return _function_of(_source(code.co_filename, line, end_line, column, end_column))
+        return None
+    return _parsed(_source(code.co_filename, line, end_line, column, end_column))
 
 
 def _source(file: str, line: int, end_line: int, column: int, end_column: int) -> str:
@@ -129,13 +129,18 @@ def _source(file: str, line: int, end_line: int, column: int, end_column: int) -
     return b"".join(lines).decode(errors="replace")
 
 
-def _function_of(source: str) -> str:
+def _parsed(source: str) -> ast.Call | None:
     try:
         call = ast.parse(source.strip(), mode="eval").body
     except SyntaxError:
-        return ""
+        return None
+    return call if isinstance(call, ast.Call) else None
+
+
+def _function_of(call: ast.Call | None) -> str:
+    """The function that is called, where it has a name; else ""."""
     names: list[str] = []
-    part: Any = call.func if isinstance(call, ast.Call) else None
+    part: Any = None if call is None else call.func
     while isinstance(part, ast.Attribute):
         names.append(part.attr)
         part = part.value

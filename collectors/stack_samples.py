@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from tracer.collectors.awaited import awaited
 from tracer.collectors.called_names import Callee, Callees, called_name
 from tracer.collectors.thread_frames import FramesOfThreads
 from tracer.collectors.user_code import (
@@ -55,13 +56,15 @@ _WIDTH = 3
 
 class _Place(NamedTuple):
     """The innermost line that is the user's, and the innermost that is not the framework's; as
-    code and line, None where there is none. callee: what the user's line calls."""
+    code and line, None where there is none. callee: what the user's line calls; at: the
+    instruction of the latter, if it calls nothing in Python, else -1."""
 
     user: CodeType | None
     user_line: int
     inner: CodeType
     inner_line: int
     callee: Callee | None = None
+    at: int = -1
 
 
 class StackSamples:
@@ -179,19 +182,21 @@ class StackSamples:
         if inner is None:
             return None
         code, line = _function_of(inner).f_code, line_of(inner)
+        at = inner.f_lasti if inner is frame and code is frame.f_code else -1
         user = self._code.innermost(inner, USER)
         if user is None:
-            return _Place(None, -1, code, line)
+            return _Place(None, -1, code, line, at=at)
         callee = self._callees.of(user, frame)
         if user is inner:
-            return _Place(code, line, code, line, callee)
-        return _Place(_function_of(user).f_code, line_of(user), code, line, callee)
+            return _Place(code, line, code, line, callee, at)
+        return _Place(_function_of(user).f_code, line_of(user), code, line, callee, at)
 
     def table(self) -> pd.DataFrame:
         """The table `stack_samples`."""
         rows = np.array(self._rows, dtype=np.int64).reshape(-1, _WIDTH)
         places = list(self._places)
         names = {c: called_name(c) for c in {p.callee for p in places} if c is not None}
+        waits = {(p.inner, p.at): awaited(p.inner, p.at) for p in places}
         seen = [places[code] for code in rows[:, 2]]
         return make_table(
             SIDE_TABLES["stack_samples"],
@@ -205,6 +210,7 @@ class StackSamples:
                 "inner_line": [place.inner_line for place in seen],
                 "inner_function": [_name(place.inner) for place in seen],
                 "called": ["" if p.callee is None else names[p.callee] for p in seen],
+                "awaited": [waits[p.inner, p.at] for p in seen],
             },
         )
 

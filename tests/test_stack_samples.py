@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import io
 import json
@@ -11,7 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from queue import Empty, Queue
+from pathlib import Path
+from queue import Empty, Queue, SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.test_idle import found
 from tracer import trace
 from tracer.analyzers import analyze
 from tracer.collectors import stack_samples
+from tracer.collectors.awaited import awaited
 from tracer.collectors.stack_samples import StackSamples
 from tracer.findings import Finding, Where
 
@@ -316,19 +319,22 @@ def sample(
     inner: str = "",
     called: str = "",
     inner_file: str = "library.py",
+    thread: int = 1,
+    awaited: str = "",
 ) -> None:
     name = inner or function
     maker.side(
         "stack_samples",
         time_ns=round(at_us * 1000),
-        thread=1,
-        file="own.py",
+        thread=thread,
+        file="own.py" if line > 0 else "",
         line=line,
-        function=function,
+        function=function if line > 0 else "",
         inner_file=inner_file if inner else "own.py",
         inner_line=9 if inner else line,
         inner_function=name,
         called=called,
+        awaited=awaited,
     )
 
 
@@ -479,6 +485,155 @@ def test_where_all_wait_the_line_that_waits_is_named() -> None:
         sample(maker, 30_000 * step + 12_000, 40, "next_request", *wait)
     (pause,) = found(analyze(maker.build()), "gap.host")
     assert pause.where.function == "next_request"
+    assert pause.title.startswith("the host waits in next_request for another thread or process")
+    assert pause.advice.startswith("It waits at own.py:40 and does nothing itself")
+    assert pause.gain_ns is None
+
+
+def in_pauses(maker: TraceMaker, at_us: float, *place: object, **more: object) -> TraceMaker:
+    """A sample in each pause of `paused`."""
+    for step in range(6):
+        sample(maker, 30_000 * step + at_us, *place, **more)  # type: ignore[arg-type]
+    return maker
+
+
+def test_who_holds_the_lock_is_named_and_not_those_that_wait_for_it() -> None:
+    maker = in_pauses(with_samples([]), 12_000, 7, "fetch", called="time.sleep")
+    for _ in range(3):
+        in_pauses(maker, 12_000, 9, "one", awaited="lock")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where == Where("own.py", 7, "fetch")
+    assert pause.title == (
+        "3 threads wait for a lock while time.sleep, in fetch, takes 20 ms at a time outside "
+        "operators"
+    )
+    assert "3 threads wait for a lock at own.py:9 meanwhile: if fetch runs under" in pause.advice
+    assert (pause.detail["lock_line"], pause.detail["lock_waiters"]) == ("own.py:9", 3)
+
+
+def test_who_waits_for_an_event_waits_for_no_lock_of_the_program() -> None:
+    """By the lock that is within it."""
+    maker = in_pauses(with_samples([]), 12_000, 7, "fetch")
+    wait = ("Thread.join", "", "/lib/python3.11/threading.py")
+    in_pauses(maker, 12_000, 18, "main", *wait, awaited="lock")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.title == "host work outside operators in fetch, 20 ms at a time"
+    assert "lock_line" not in pause.detail
+
+
+def test_where_threads_are_known_to_wait_alone_nothing_is_to_be_made_cheaper() -> None:
+    maker = in_pauses(with_samples([]), 12_000, 9, "one", awaited="lock")
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.title.startswith("the host waits in one for another thread or process, 20 ms")
+    assert "cheaper" not in pause.advice and pause.gain_ns is None
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "waits"),
+    [
+        ("_worker", "/lib/python3.11/concurrent/futures/thread.py", True),
+        ("_WorkItem.run", "/lib/python3.11/concurrent/futures/thread.py", False),
+        ("Thread.run", "/lib/python3.11/threading.py", False),  # what it runs is not in Python
+        ("BaseSelector.select", "/lib/python3.11/selectors.py", True),
+    ],
+)
+def test_an_idle_thread_of_the_standard_library_is_no_work(
+    function: str, file: str, waits: bool
+) -> None:
+    maker = in_pauses(with_samples([]), 12_000, -1, function, function, "", file)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.title.startswith(f"the host waits in {function}") is waits
+    assert ("make it cheaper" in pause.advice) is not waits
+
+
+def test_what_all_wait_for_is_named_in_a_thread_that_issues_nothing() -> None:
+    maker = in_pauses(with_samples([]), 12_000, 40, "next_batch", awaited="thread")
+    in_pauses(maker, 12_000, 21, "tokenize", thread=2)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where == Where("own.py", 21, "tokenize")
+
+
+def test_what_another_thread_does_all_the_time_explains_no_pause() -> None:
+    """A monitor that sleeps while the model runs as well."""
+    maker = in_pauses(with_samples([]), 12_000, 40, "next_batch", awaited="thread")
+    for place in (2_000, 6_000, 12_000):
+        in_pauses(maker, place, 50, "monitor", called="time.sleep", thread=2)
+    (pause,) = found(analyze(maker.build()), "gap.host")
+    assert pause.where.function == "next_batch" and "waits" in pause.title
+
+
+LOCK, SIMPLE = threading.Lock(), SimpleQueue[int]()
+
+
+def enters() -> None:
+    with LOCK:
+        pass
+
+
+def acquires() -> None:
+    LOCK.acquire()
+    LOCK.release()
+
+
+def gets() -> None:
+    SIMPLE.get(timeout=0.5)
+
+
+def sleeps() -> None:
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("action", "what"),
+    [
+        (enters, "lock"),
+        pytest.param(acquires, "lock", marks=POSITIONS),
+        pytest.param(gets, "thread", marks=POSITIONS),
+        (sleeps, ""),
+    ],
+)
+def test_what_a_thread_waits_for_without_a_frame_of_its_own(
+    action: Callable[[], None], what: str
+) -> None:
+    samples, thread = StackSamples(10.0), threading.Thread(target=with_no_fuss, args=(action,))
+    with LOCK:
+        thread.start()
+        time.sleep(0.1)
+        samples.start()
+        for _ in range(20):  # one that a busy machine holds up is left out
+            samples._look()
+        samples.close()
+    thread.join()
+    table = samples.table()
+    assert set(table[table["function"] == action.__name__]["awaited"]) == {what}
+
+
+def with_no_fuss(action: Callable[[], None]) -> None:
+    with contextlib.suppress(Empty):
+        action()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("names.get('a')", ""),
+        ("names.get(key, None)", ""),
+        ("work.get()", "thread"),
+        ("self.queues[0].get(True, timeout=1)", "thread"),
+        ("select.select([a], [], [])", "thread"),
+        ("tensor.select(0, 1)", ""),
+        ("epoll.poll(1)", "thread"),
+        ("self.lock.acquire()", "lock"),
+    ],
+)
+@POSITIONS
+def test_a_wait_is_known_by_how_it_is_called(tmp_path: Path, source: str, expected: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(f"{source}\n")
+    code = compile(file.read_text(), str(file), "exec")
+    calls = [i.offset for i in dis.get_instructions(code) if i.opname.startswith("CALL")]
+    assert awaited(code, calls[-1]) == expected
+    assert awaited(code, -1) == awaited(code, 0) == ""
 
 
 def test_where_the_users_line_does_it_all_the_library_is_named() -> None:

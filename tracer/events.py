@@ -210,8 +210,9 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         # Live only. Where threads were, looked at now and then. file, line, function: the innermost
         # of the user, "" and -1 for none; inner_…: the innermost that is not the framework's;
-        # called: what that line of the user calls (`torch.save`), "" unknown; thread: as the
-        # operating system numbers it.
+        # called: what that line of the user calls (`torch.save`), "" unknown; awaited: "lock" or
+        # "thread" where a call that is not in Python waits for one, "" for none and unknown;
+        # thread: as the operating system numbers it.
         "stack_samples": {
             "time_ns": "int64",
             "thread": "int64",
@@ -222,6 +223,7 @@ SIDE_TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "inner_line": "int64",
             "inner_function": "text",
             "called": "text",
+            "awaited": "text",
         },
         # Live only. Calls of scaled_dot_product_attention, right before each; of calls of a model
         # that are alike, those in some of them. arguments: JSON object; refused: JSON object,

@@ -47,10 +47,12 @@ def _long_sleeps(trace: Trace) -> NDArray[np.bool_]:
 
 def waiting_words(where: Where, each: str) -> tuple[str, str]:
     """Title and advice for such a function; `each`: how long a pause is, in words."""
+    line = f"{where.file}:{where.line}"
+    place = f"in {where.function}" if where.function else f"at {line}"
     return (
-        f"the host waits in {where.function} for another thread or process, {each}",
+        f"the host waits {place} for another thread or process, {each}",
         (
-            f"{where.file}:{where.line} in {where.function} itself does nothing then: look at what "
-            "it waits for, such as the process that sends it work, and record that one too."
+            f"It waits at {line} and does nothing itself: look at what it waits for, such as the "
+            "process that sends it work, and record that one too."
         ),
     )

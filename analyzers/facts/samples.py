@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analyzers.facts.waiting_threads import Mask, telling, wait_for_lock, waits
 from tracer.analyzers.intervals import NONE, Longs, union
 from tracer.analyzers.names.called import advice_on
 from tracer.events import Trace
@@ -19,8 +20,6 @@ from tracer.findings import Where
 # where the loop is, and says nothing of a pause; a place is named from so many samples and this
 # share of them on, from more where hardly any was taken while operators ran.
 _CONTAINER, _LEAST, _MAJORITY, _LEAST_ALONE = 0.3, 2, 0.5, 3
-# Modules of the standard library in whose functions a thread waits for another, or for a request.
-_WAITING = r"(?:^|/)(?:threading|queue|selectors|socketserver|concurrent/futures/_base)\.py$"
 # What of the framework runs operators one after another itself: its caller's line does not.
 _RUNS_OPERATORS = r"torch\.(?:Tensor\.backward|autograd|optim|distributed|nn(?!\.functional))\b"
 _KINDS = ("function", "line", "library")
@@ -41,17 +40,27 @@ class Called(NamedTuple):
     line: int
 
 
+class LockWaits(NamedTuple):
+    """How many threads wait for a lock at a line."""
+
+    threads: int
+    where: Where
+
+
 class Samples:
-    """Samples of the threads that issue work, each with the place that it stands for: the user's
-    innermost function; where the loop itself is in that one, the line; where that line does all
-    the work as well, the innermost function of a library.
+    """Samples of the threads that issue work, and of those that they wait for, each with the place
+    that it stands for: the user's innermost function; where the loop itself is in that one, the
+    line; where that line does all the work as well, the innermost function of a library.
 
     `starts`, `ends`: the pauses that are to be explained, in which the host issues nothing.
     """
 
     def __init__(self, trace: Trace, starts: Longs, ends: Longs) -> None:
         self._trace = trace
-        self._table = _while_working(trace)
+        seen = _while_working(trace)
+        chosen = telling(seen, seen["thread"].isin(_working(trace)).to_numpy())
+        self._locks = seen[wait_for_lock(seen)]
+        self._table = seen[chosen].reset_index(drop=True)
         self._time: Longs = self._table["time_ns"].to_numpy()
         self._pauses = starts, ends
 
@@ -151,15 +160,48 @@ class Samples:
             return None
         return Called(name, int(rows["line"][names == name].mode().iloc[0]))
 
-    def at_place(self, where: Where, *, by_line: bool) -> tuple[Longs, NDArray[np.bool_]]:
-        """When samples were taken, and whether each saw this place of the user."""
+    def at_place(self, where: Where, *, by_line: bool, prefix: str = "") -> tuple[Longs, Mask]:
+        """When samples were taken, and whether each saw this place of the user, or, with the prefix
+        "inner_", of a library."""
         table = self._table
-        mine = table["file"].astype(str) == where.file
+        mine = table[f"{prefix}file"].astype(str) == where.file
         if by_line:
-            mine &= table["line"] == where.line
+            mine &= table[f"{prefix}line"] == where.line
         else:
-            mine &= table["function"].astype(str) == where.function
+            mine &= table[f"{prefix}function"].astype(str) == where.function
         return self._time, mine.to_numpy(dtype=bool)
+
+    def _seen_at(self, starts: Longs, ends: Longs, where: Where) -> Longs:
+        """The samples of a place, the user's or a library's, in these stretches."""
+        inside, by_line = _inside(self._time, *union(starts, ends)), where.function is None
+        own = np.flatnonzero(inside & self.at_place(where, by_line=by_line)[1])
+        if own.size:
+            return own
+        _, inner = self.at_place(where, by_line=by_line, prefix="inner_")
+        return np.flatnonzero(inside & inner)
+
+    def waits(self, starts: Longs, ends: Longs, where: Where) -> bool:
+        """Whether a place waits for another thread in most of what samples saw of it in these
+        stretches."""
+        rows = self._seen_at(starts, ends, where)
+        waiting = int(waits(self._table.iloc[rows]).sum())
+        return waiting > _MAJORITY * rows.size
+
+    def lock_waits(self, starts: Longs, ends: Longs, where: Where) -> LockWaits | None:
+        """The line at which most threads wait for a lock while this place runs in these stretches,
+        and how many usually do."""
+        looks = np.unique(self._time[self._seen_at(starts, ends, where)])
+        waiting = self._locks[self._locks["time_ns"].isin(looks)]
+        if looks.size < _LEAST or not len(waiting):
+            return None
+        lines = [
+            _place_of(waiting.iloc[[row]], "" if user else "inner_")
+            for row, user in enumerate((waiting["file"].astype(str) != "").tolist())
+        ]
+        line, _ = Counter(lines).most_common(1)[0]
+        at_line = waiting["time_ns"].to_numpy()[[one == line for one in lines]]
+        threads = int(np.median((at_line[:, None] == looks).sum(axis=0)))
+        return LockWaits(threads, line) if threads else None
 
     def _where(self, samples: Longs) -> Sampled:
         """The place of samples that share one: with the line that they were at most often."""
@@ -179,6 +221,7 @@ class Samples:
         )
         function = table["function"].astype(str)
         own &= ~function.str.endswith(".forward") & (function != "<module>")
+        own &= ~waits(table)
         own &= ~table["called"].astype(str).str.match(_RUNS_OPERATORS)
         codes = np.where(own.to_numpy(), self._codes("", False), NONE)
         halfway = (self._time[:-1] + self._time[1:]) // 2
@@ -192,25 +235,15 @@ class Samples:
 
 
 def _while_working(trace: Trace) -> pd.DataFrame:
-    """The samples of threads that issue work, in order."""
+    """The samples from the first work to the last, in order: others are in no step."""
     table = trace.table("stack_samples")
-    if not len(table):
-        return table
     rows = trace.rows("operator", "runtime")
-    working = table["thread"].isin(_threads(trace, rows))
-    if rows.size:  # what comes before the first and after the last is in no step
-        first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
-        working &= (table["time_ns"] >= first) & (table["time_ns"] <= last)
-    seen = _without_waiting(table[working])
-    return seen.sort_values("time_ns").reset_index(drop=True)
-
-
-def _without_waiting(table: pd.DataFrame) -> pd.DataFrame:
-    """Without those of threads that wait for another at times when one does something: a service
-    has many that wait, and they explain nothing."""
-    waits = table["inner_file"].astype(str).str.contains(_WAITING)
-    works = (~waits).groupby(table["time_ns"]).transform("any")
-    return table[~(waits & works)]
+    if not len(table) or not rows.size:
+        return table.iloc[:0]
+    first, last = trace.start_ns[rows].min(), trace.end_ns[rows].max()
+    inside = table[(table["time_ns"] >= first) & (table["time_ns"] <= last)]
+    ordered: pd.DataFrame = inside.sort_values("time_ns").reset_index(drop=True)
+    return ordered
 
 
 def _place_of(rows: pd.DataFrame, prefix: str) -> Where:
@@ -234,8 +267,9 @@ def _most(owner: Longs, keys: Longs, size: int) -> tuple[Longs, NDArray[np.float
     return best, share
 
 
-def _threads(trace: Trace, rows: Longs) -> list[int]:
-    """The threads of these events, as the operating system numbers them."""
+def _working(trace: Trace) -> list[int]:
+    """The threads that issue work, as the operating system numbers them."""
+    rows = trace.rows("operator", "runtime")
     used = np.unique(trace.events["thread"].to_numpy()[rows])
     tids = trace.table("threads")["tid"].to_numpy()
     return [int(tids[row]) for row in used.tolist() if 0 <= row < tids.size]

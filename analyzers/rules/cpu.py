@@ -26,6 +26,7 @@ from tracer.analyzers.rules.judging import (
     severity_of,
     verdict,
 )
+from tracer.analyzers.rules.lock_waits import with_lock_waits
 from tracer.analyzers.rules.whole_pauses import whole_pauses
 from tracer.findings import Check, Finding, Where
 
@@ -318,14 +319,16 @@ def _finding(
     longest = np.array(longest_first(rows, length), dtype=np.int64)
     ends_with = gaps.after[longest]
     events = context.work.event[ends_with[ends_with != NONE]].tolist()
-    waits = first.rule == "gap.host" and mostly_waits(
-        context.work.host, first.where, gaps.start_ns[rows], gaps.end_ns[rows]
+    starts, ends = gaps.start_ns[rows], gaps.end_ns[rows]
+    samples = Samples(context.work.trace, starts, ends)
+    waits = first.rule == "gap.host" and (
+        mostly_waits(context.work.host, first.where, starts, ends)
+        or samples.waits(starts, ends, first.where)
     )
     told = waiting_words(first.where, each) if waits else None
     if whole.start_ns.size:
         first = replace(first, apart="", beside=_beside_words(beside, cost, lengths.size))
-    samples = Samples(context.work.trace, gaps.start_ns[rows], gaps.end_ns[rows])
-    call = samples.called(gaps.start_ns[rows], gaps.end_ns[rows], first.where)
+    call = samples.called(starts, ends, first.where)
     if call is not None and first.rule == "gap.host" and 2 * beside <= cost:
         first = replace(first, where=replace(first.where, line=call.line), call=call.name)
     title, advice = told or (_title(first, each), _advice(first, each))
@@ -355,6 +358,8 @@ def _finding(
         events=tuple(dict.fromkeys(events)),
         pauses=tuple(longest.tolist()),
     )
+    if first.rule == "gap.host" and not waits:
+        finding = with_lock_waits(finding, samples, starts, ends)
     return with_growth(finding, gaps.gap[rows], length)
 
 

@@ -25,6 +25,7 @@ from tracer.analyzers.rules.judging import (
     verdict,
 )
 from tracer.analyzers.rules.launch_bound import launch_bound
+from tracer.analyzers.rules.lock_waits import with_lock_waits
 from tracer.findings import Check, Finding, Where
 
 GAP_RULES = (
@@ -109,8 +110,9 @@ def _with_call(finding: Finding, call: Called) -> Finding:
 def _as_wait(pieces: IdlePieces, finding: Finding, rows: Longs) -> Finding:
     """The finding as it is, or, where the function only waits for others, as what it is then."""
     starts, ends = union(pieces.gaps.start_ns[rows], pieces.gaps.end_ns[rows])
-    if not mostly_waits(pieces.work.host, finding.where, starts, ends):
-        return finding
+    recorded = mostly_waits(pieces.work.host, finding.where, starts, ends)
+    if not recorded and not pieces.samples.waits(starts, ends, finding.where):
+        return with_lock_waits(finding, pieces.samples, starts, ends)
     each = milliseconds((finding.cost_ns or 0) / finding.count)
     title, advice = waiting_words(finding.where, f"{each} at a time")
     return replace(finding, title=title, advice=advice, gain_ns=None)
