@@ -21,6 +21,7 @@ import pandas as pd
 
 from tracer.collectors.awaited import awaited
 from tracer.collectors.called_names import Callee, Callees, called_name
+from tracer.collectors.modules.calling_threads import threads_now
 from tracer.collectors.thread_frames import FramesOfThreads
 from tracer.collectors.user_code import (
     USER,
@@ -80,7 +81,8 @@ class StackSamples:
         self._in_call = in_call
         self._rows = array("q")  # time_ns, thread, place
         self._places: dict[_Place, int] = {}
-        self._threads: dict[int, int] = {}  # Python's number -> the operating system's; -1: ours
+        self._listed: list[threading.Thread] = []
+        self._threads: dict[int, int] = {}  # those listed: Python's number -> the system's
         self._parked: dict[int, tuple[int, _Place | None]] = {}  # thread -> its work, and its place
         self._code = CodeKinds()
         self._callees = Callees()
@@ -106,6 +108,7 @@ class StackSamples:
         """Look no more; what was seen stays."""
         thread, self._thread = self._thread, None
         self._begun = False
+        self._listed = []
         self._stopped.set()
         try:
             if thread is not None:
@@ -143,11 +146,12 @@ class StackSamples:
 
     def _look(self) -> None:
         now_ns, begun = time.time_ns(), self._begun
+        self._learn_threads()
         with FramesOfThreads() as frames:
             seen = [
                 (thread, place)
                 for ident, frame in frames.items()
-                if (thread := self._number(ident)) >= 0
+                if (thread := self._threads.get(ident)) is not None
                 and (place := self._place_of(thread, frame)) is not None
             ]
         # Whoever took the interpreter meanwhile moved on: the frames do not belong together.
@@ -156,16 +160,17 @@ class StackSamples:
         for thread, place in seen:
             self._rows.extend((now_ns, thread, self._places.setdefault(place, len(self._places))))
 
-    def _number(self, ident: int) -> int:
-        thread = self._threads.get(ident)
-        return self._learn(ident) if thread is None else thread
-
-    def _learn(self, ident: int) -> int:
-        for thread in threading.enumerate():
-            if thread.ident is not None:
-                ours = thread.name.startswith(_OUR_THREADS)
-                self._threads[thread.ident] = -1 if ours else thread.native_id or -1
-        return self._threads.setdefault(ident, -1)
+    def _learn_threads(self) -> None:
+        """Python gives the number of a thread that has ended to the next."""
+        listed = threads_now()
+        if listed == self._listed:
+            return
+        self._listed = listed
+        self._threads = {
+            thread.ident: thread.native_id
+            for thread in listed
+            if thread.ident and thread.native_id and not thread.name.startswith(_OUR_THREADS)
+        }
 
     def _place_of(self, thread: int, frame: FrameType) -> _Place | None:
         """Where a thread is. A service has many that wait: one that has not run since the last look

@@ -212,6 +212,21 @@ def test_a_thread_that_waits_is_walked_through_once(monkeypatch: pytest.MonkeyPa
     assert seen == table["time_ns"].nunique() > 1 and walked[waiting.__code__] == 1
 
 
+def test_a_thread_that_has_the_number_of_one_that_ended_is_another() -> None:
+    samples, seen = StackSamples(), []
+
+    def looks() -> None:
+        samples._look()
+        seen.append(threading.get_native_id())
+
+    samples._begun = True
+    for _ in range(5):
+        thread = threading.Thread(target=looks)
+        thread.start()
+        thread.join()
+    assert set(seen) <= set(samples.table()["thread"])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no clock of another thread")
 def test_what_a_thread_has_worked() -> None:
     before_ns = time.thread_time_ns()

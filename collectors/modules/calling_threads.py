@@ -28,7 +28,7 @@ def _list_of_threads() -> Callable[[], list[threading.Thread]]:
     return threads
 
 
-_threads_now = _list_of_threads()
+threads_now = _list_of_threads()
 
 
 class CallingThreads:
@@ -45,7 +45,7 @@ class CallingThreads:
     def alone(self) -> bool:
         """Whether no thread but this one is there that could call a module."""
         own = threading.get_ident()
-        threads = _threads_now()
+        threads = threads_now()
         if threads != self._seen or own not in self._calling:
             self._callers.add(own)
             self._calling = [thread.ident for thread in threads if self._could_call(thread)]
