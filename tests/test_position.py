@@ -186,7 +186,26 @@ EAGER_MODELS = {
         [
             (
                 f"o: {RMS} a: gemm*2 cast conv cast add cast gemm cast conv cast add cast gemm "
-                f"{RMS} cat*2 core gemm o: add {RMS} {GATED} o: add"
+                f"{RMS} {RMS} cat*2 gemm add core gemm o: add {RMS} {GATED} o: add"
+            )
+        ]
+        * 4,
+        f"o: {RMS} {PLAIN_HEAD}",
+    ),
+    "granite, what blocks give is scaled before it is added": passes(
+        TABLE,
+        [f"o: {RMS} {QKV} core gemm o: mul add {RMS} {EXPERTS} o: mul add"] * 4,
+        f"o: {RMS} {PLAIN_HEAD}",
+    ),
+    "cohere, experts beside attention": passes(
+        TABLE, [f"o: {RMS} {QKV} core gemm {EXPERTS} o: add*2"] * 4, f"o: {RMS} {PLAIN_HEAD}"
+    ),
+    "afmoe, shared experts before a norm that is added": passes(
+        TABLE,
+        [
+            (
+                f"o: {RMS} {QKV} core gemm o: {RMS} add {RMS} "
+                f"f: gemm silu gemm mul gemm {EXPERTS} add o: {RMS} add"
             )
         ]
         * 4,

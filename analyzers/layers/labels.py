@@ -12,6 +12,7 @@ from tracer.analyzers.layers.blocks import (
     NORMS,
     Blocks,
     Cluster,
+    Span,
     Units,
     label,
     layers_end,
@@ -45,6 +46,8 @@ _TO_STREAMS = re.compile(rb"(?:(?<=[GgDMy])c*m[cm]*G?c*)?(?:D+c*[Gg]+c*)?$")
 _ANGLES = re.compile(rb"c?(?:[Gm][Gglm]*(?:(?<=G)z|c)?|l)?t")
 _SINES_ADDED = re.compile(rb"m+c?t[cmzlt]*D")
 _TABLE = re.compile(rb"c?[Gm][Gglmzc]*t[tmcl]*")
+_BEFORE_ADDED_NORM = re.compile(rb"D(?=[NU]D)")
+_SCALED = re.compile(rb"mm?(?=D)")
 _GEMM = b"Ggb"
 _DEQUANTIZING = b"Qq"
 _ROTATING = b"m-tDoe"
@@ -192,20 +195,30 @@ def paint_blocks(painter: Painter, blocks: Blocks, *, mixer: bool) -> None:
         painter.bound(cluster)
         painter.weighing(cluster)
     for span in blocks.ffns:
-        _shared_experts(painter, *span)
+        bounds = [cluster for cluster in blocks.bounds if cluster.last < span[0]]
+        _around_experts(painter, span, bounds[-1] if bounds else None)
 
 
-def _shared_experts(painter: Painter, first: int, last: int) -> None:
+def _around_experts(painter: Painter, span: Span, before: Cluster | None) -> None:
     """Of the sums after experts only the last is the residual: those before add the shared experts,
-    or one by one what the chosen ones gave, weighted."""
+    or one by one what the chosen ones gave, weighted. Beside an attention, whose sum comes with
+    theirs, the last two are; of one before a norm that is added, none is. Where what attention
+    gives is scaled before it is added, what experts give is too. `before`: the bound before them.
+    """
+    first, last = span
     letters = painter.units.letters
     if not any(letter in EXPERT_SIGNS for letter in letters[first : last + 1]):
         return
     place = last + 1 + letters.startswith(b"mDD", last + 1)
-    while letters.startswith(b"DD", place):
+    residual = b"D" if before else b"DD"
+    while letters.startswith(b"D" + residual, place):
         place += 1
+    place += _BEFORE_ADDED_NORM.match(letters, place) is not None
     for inside in range(last + 1, place):
         painter.labels[inside] = _EXPERTS
+    scaled = _SCALED.match(letters, before.first) if before else None
+    if scaled and letters.endswith(scaled.group(), first, last + 1):
+        painter.each(last + 1 - len(scaled.group()), last, lambda *_: _RESIDUAL)
 
 
 def paint_model_end(painter: Painter, first: int) -> None:
