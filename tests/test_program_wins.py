@@ -18,6 +18,7 @@ from torch import nn
 from torch.profiler import profile
 
 from tracer import trace
+from tracer.collectors.modules.module_tree import ModuleTree
 from tracer.collectors.stack_samples import StackSamples
 from tracer.live.capture import Capture
 from tracer.live.options import Detail
@@ -307,3 +308,42 @@ def test_a_recorded_asynchronous_generator_hears_what_is_sent_and_thrown() -> No
 
     assert asyncio.run(talk()) == [1, 2, 3]
     assert heard == ["sent", "no", "closed"]
+
+
+class Unequal(nn.Linear):
+    """Like no other, and asked whether, it fails."""
+
+    __hash__ = nn.Module.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not to be compared")
+
+
+def test_a_model_may_refuse_to_be_compared() -> None:
+    inner = Unequal(4, 4)
+    outer = nn.Sequential(inner, nn.ReLU())
+    with trace() as t:
+        for model in (inner, outer, inner):
+            model(torch.ones(2, 4))
+    assert list(t.trace.table("root_calls")["root"]) == ["0", "", "0"]
+    assert "capture.failed" not in [note.rule for note in t.trace.notes]
+
+
+def test_a_new_model_is_named_without_a_look_at_all_earlier_ones() -> None:
+    tree, freed = ModuleTree(), [0]
+
+    class Counted(nn.Linear):
+        pass
+
+    for _ in range(300):
+        tree.add(Counted(1, 1))
+    looked, reference = tree._roots[0], tree._roots[0].module
+
+    def asked() -> nn.Module | None:
+        freed[0] += 1
+        return reference()
+
+    looked.module = asked  # type: ignore[assignment]
+    tree.add(Counted(1, 1))
+    assert freed == [0]
+    assert tree._roots[-1].label == "Counted_301"

@@ -7,6 +7,7 @@ import itertools
 import re
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -165,7 +166,7 @@ def _is_linear(module: nn.Module) -> bool:
     )
 
 
-@dataclass
+@dataclass(eq=False)  # a module may compare as it likes
 class _Root:
     label: str  # the first part of its names; "" for none
     module: weakref.ref[nn.Module]
@@ -264,6 +265,9 @@ class ModuleTree:
         self._freed: list[ModuleRecord] = []
         self._alive: dict[int, weakref.ref[nn.Module]] = {}
         self._roots: list[_Root] = []
+        # A program may make a new model in each step: none of the others is looked at then.
+        self._newest: dict[int, _Root] = {}  # by `id` of its module, which may be another's by now
+        self._types: Counter[str] = Counter()  # of roots
         self._freed_roots: list[Any] = []  # what was said of roots that never got a name
         self._places: dict[type[nn.Module], tuple[str, int]] = {}
         self._order = itertools.count()
@@ -297,15 +301,20 @@ class ModuleTree:
             members = list(walk(module))
             inner = unwrap(module)
             ids = {id(member.module) for member in members} - {id(inner)}
-            contained = [r for r in self._roots if (m := r.module()) is not None and id(m) in ids]
+            contained = self._roots_among(ids)
             root = self._find(inner)
             if root is None:
                 label = self._label(inner, contained)
                 references = weakref.ref(inner), weakref.ref(module)
                 root = _Root(label, *references, type_name(inner), self._describe(module))
                 self._roots.append(root)
+                self._newest[id(inner)] = root
+                self._types[root.type] += 1
             self._name(members, root.label, contained)
-            self._roots = [known for known in self._roots if known not in contained]
+            for known in contained:
+                self._roots.remove(known)
+                self._newest = {key: one for key, one in self._newest.items() if one is not known}
+                self._types[known.type] -= 1
 
     def _note(self, module: nn.Module) -> None:
         """Know a root without looking inside."""
@@ -377,7 +386,14 @@ class ModuleTree:
         return [path for path, module in known if module is not None and gathers(module)]
 
     def _find(self, module: nn.Module) -> _Root | None:
-        return next((root for root in self._roots if root.module() is module), None)
+        root = self._newest.get(id(module))
+        return root if root is not None and root.module() is module else None
+
+    def _roots_among(self, ids: set[int]) -> list[_Root]:
+        """Known roots that have one of these as `id`, the first known first."""
+        known = [(key, self._newest[key]) for key in ids & self._newest.keys()]
+        found = [root for key, root in known if id(root.module()) == key]
+        return sorted(found, key=self._roots.index)
 
     def _label(self, module: nn.Module, contained: list[_Root]) -> str:
         if contained:
@@ -385,7 +401,7 @@ class ModuleTree:
         if not self._roots:
             return ""
         name = type_name(module)
-        same = sum(root.type == name for root in self._roots)
+        same = self._types[name]
         return f"{name}_{same + 1}" if same else name
 
     def _name(self, members: list[Member], label: str, contained: list[_Root]) -> None:
