@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -347,3 +348,14 @@ def test_a_new_model_is_named_without_a_look_at_all_earlier_ones() -> None:
     tree.add(Counted(1, 1))
     assert freed == [0]
     assert tree._roots[-1].label == "Counted_301"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_program_without_output_keeps_its_status(closed: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys, torch\ntorch.nn.Linear(4, 4)(torch.ones(2, 4))\nsys.exit(5)\n")
+    shell = f'exec "$0" -m tracer run --detail light "$1" {closed}'
+    command = ["sh", "-c", shell, sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "Traceback" not in done.stderr

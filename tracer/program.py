@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import glob
 import io
 import os
@@ -191,7 +192,8 @@ class _Ending:
     def end(self) -> None:
         if self.number is None:
             return
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be closed
+                stream.flush()
         signal.signal(self.number, signal.SIG_DFL)
         os.kill(os.getpid(), self.number)

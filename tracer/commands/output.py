@@ -20,6 +20,8 @@ def say(message: str) -> None:
     """One line on stderr."""
     from tracer.exporters.names import ascii_only, inert
 
+    if sys.stderr is None:  # closed; `print` would take stdout for it
+        return
     line = "tracer: " + inert(" ".join(message.split()))
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     plain = line if encoding.lower().startswith("utf") else ascii_only(line)

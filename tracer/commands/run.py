@@ -195,7 +195,7 @@ class _Session:
             return
         self._ended = True
         self._first_use.close()
-        with contextlib.suppress(OSError, ValueError):  # the program may have closed it
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # it may be closed
             sys.stdout.flush()
         if self._recording is None:
             say(f"nothing to report: the program {_UNUSED[self._detail == 'full']}")
@@ -221,8 +221,9 @@ class _Session:
             self._point_to_ranks(recording)
             return
         stream: Any = sys.__stderr__ or sys.stderr
-        stream.write("\n" + recording.report.text())
-        stream.flush()
+        if stream is not None:
+            stream.write("\n" + recording.report.text())
+            stream.flush()
         self._point_to_ranks(recording)
 
     def _point_to_ranks(self, recording: Recording) -> None:
