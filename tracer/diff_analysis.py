@@ -186,18 +186,25 @@ class Difference:
 @dataclass(frozen=True)
 class FindingChange:
     """A finding of A and the same one of B; None: not there. unseen: why the side that lacks it
-    could not be looked at, "" where it was; unsure: why it could be looked at in part."""
+    could not be looked at, "" where it was; unsure: why it could be looked at in part. below: why
+    that side may have it too, only too little of it to be named, and other_ns what it costs there
+    in all, None where that is not known."""
 
     before: Finding | None
     after: Finding | None
     unseen: str = ""
     unsure: str = ""
+    below: str = ""
+    other_ns: int | None = None
 
     @property
     def status(self) -> str:
-        """gone, new, still, or not_checked where one side could not be looked at."""
+        """gone, new, still (on one side perhaps too little to be named), or not_checked where one
+        side could not be looked at."""
         if self.unseen:
             return "not_checked"
+        if self.below:
+            return "still"
         if self.after is None:
             return "gone"
         return "new" if self.before is None else "still"

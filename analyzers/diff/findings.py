@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable
 
 from tracer.analysis import Analysis
+from tracer.analyzers.diff.absent import alone
 from tracer.analyzers.facts.places import folded
 from tracer.diff_analysis import FindingChange
 from tracer.findings import Check, Finding
@@ -34,8 +35,8 @@ def match_findings(before: Analysis, after: Analysis) -> tuple[FindingChange, ..
         pairs += _take_pairs(ours, theirs, key)
     for key in (_by_inside, _names_nothing, _cause):
         pairs += _take_single(ours, theirs, key)
-    pairs += [FindingChange(f, None, *_looked(after, f)) for f in ours]
-    return tuple(pairs + [FindingChange(None, f, *_looked(before, f)) for f in theirs])
+    pairs += [alone(before, f, after, _looked(after, f), "A") for f in ours]
+    return tuple(pairs + [alone(after, f, before, _looked(before, f), "B") for f in theirs])
 
 
 def _looked(analysis: Analysis, finding: Finding) -> tuple[str, str]:

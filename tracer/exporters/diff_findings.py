@@ -13,6 +13,7 @@ from tracer.job_diff import JobChange
 from tracer.rank_analysis import RankAnalysis, RankResult
 
 _MOSTLY_RATIO = 0.5
+_BETWEEN = "loop.between"  # in a report told of the whole loop
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,11 @@ def _cost_change(
 ) -> CostChange:
     costs = _cost(diff.before, change.before), _cost(diff.after, change.after)
     each = all(cost is None or cost.of_steps > 0 for cost in costs)
-    missing = None if change.unseen else 0.0
-    ours, theirs = (missing if cost is None else _ns(cost, each) for cost in costs)
+    sides = zip((diff.before, diff.after), costs, strict=True)
+    ours, theirs = (
+        _missing(change, analysis, each) if cost is None else _ns(cost, each)
+        for analysis, cost in sides
+    )
     prediction = promised.get(id(change))
     if prediction is not None:
         same = [p for p in promised.values() if p and p.phase == prediction.phase]
@@ -96,8 +100,21 @@ def _cost_change(
     return CostChange(change, ours, theirs, each, prediction, between)
 
 
+def _missing(change: FindingChange, analysis: Analysis, each_step: bool) -> float | None:
+    """What it costs on the side that does not name it."""
+    if change.unseen or (change.below and change.other_ns is None):
+        return None
+    # What lies between steps is a mean of those that another follows.
+    count = max(len(analysis.steps) - 1, 1) if each_step else 1
+    return (change.other_ns or 0) / count
+
+
 def _cost(analysis: Analysis, finding: Finding | None) -> Cost | None:
-    return None if finding is None else cost_of(analysis, finding)
+    """Its cost a step; what runs between the steps comes with each that it follows."""
+    if finding is None:
+        return None
+    cost = cost_of(analysis, finding)
+    return replace(cost, of_steps=len(finding.steps)) if finding.rule == _BETWEEN else cost
 
 
 def _ns(cost: Cost, each_step: bool) -> float | None:

@@ -259,7 +259,7 @@ def _finding(row: CostChange) -> dict[str, Any]:
     return {
         "rule": change.finding.rule,
         "status": change.status,
-        "reason": change.unseen or change.unsure or None,
+        "reason": change.unseen or change.below or change.unsure or None,
         "each_step": row.each_step,
         "before_cost_ns": _rounded(row.before_ns),
         "after_cost_ns": _rounded(row.after_ns),

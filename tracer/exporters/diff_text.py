@@ -474,6 +474,8 @@ def _sure_words(row: CostChange) -> Iterator[str]:
     side = "A" if change.before is None else "B"
     if change.unseen:
         yield f"could not be checked in {side}: {inert(change.unseen)}"
+    elif change.below:
+        yield change.below
     elif change.unsure and change.status != "still":
         yield f"checked in part in {side}: {inert(change.unsure)}"
     if row.prediction is not None:

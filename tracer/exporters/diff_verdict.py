@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -304,10 +305,28 @@ def _title(row: CostChange) -> str:
         first, *more = more
     if more and len(first.split()) < _WHOLE_WORDS:  # it is about that, and says it behind the colon
         first = f"{first}: {more[0]}"
-    title = small(first)
+    title = _of_a_step(row, small(first))
     where = finding.where
     place = where_text(where) if where.file is not None else ""
     return f"{title}, at {place.partition(', ')[0]}" if place else title
+
+
+def _of_a_step(row: CostChange, title: str) -> str:
+    """The title with its cost a step, as all times beside it are, for the one of the recording."""
+    cost, each = (
+        row.change.finding.cost_ns,
+        row.before_ns if row.change.after is None else row.after_ns,
+    )
+    if not row.each_step or not cost or not each:
+        return title
+    whole = re.compile(rf"(?<![\d.]){re.escape(_short_text(cost))}(?! at a time)")
+    return whole.sub(f"{duration_text(each)} a step", title, count=1)
+
+
+def _short_text(ns: int) -> str:
+    """As titles tell a time: without zeros at its end."""
+    number, _, unit = duration_text(ns).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
 
 
 def _other_findings(change: PhaseChange, costs: Sequence[CostChange]) -> Iterator[str]:
