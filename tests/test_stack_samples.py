@@ -577,6 +577,31 @@ def test_what_another_thread_does_all_the_time_explains_no_pause() -> None:
     assert pause.where.function == "next_batch" and "waits" in pause.title
 
 
+@pytest.mark.parametrize(
+    ("places", "called", "title", "advice"),
+    [
+        (6, "", ", most of it while tokenizer makes many objects", "own.py:28 makes many objects"),
+        (6, "gc.collect", ", most of it which tokenizer asks for", "own.py:28 calls gc.collect()"),
+        (2, "", "", "Call gc.freeze() after set-up"),  # of most of it the place is not known
+    ],
+)
+def test_collections_are_named_by_the_line_that_they_run_in(
+    places: int, called: str, title: str, advice: str
+) -> None:
+    """Seen there at once when they are done."""
+    maker = with_samples([])
+    for step in range(6):
+        at = 30_000 * step
+        times = {"start_ns": (at + 12_000) * 1000, "end_ns": (at + 27_000) * 1000}
+        maker.side("collections", **times, generation=2)
+        if step < places:
+            sample(maker, at + 27_500, 28, "tokenizer", called=called)
+    (pause,) = found(analyze(maker.build()), "gap.gc")
+    assert pause.title == f"Python's garbage collector stops the host, 15 ms at a time{title}"
+    assert pause.advice.startswith(advice)
+    assert pause.where == (Where("own.py", 28, "tokenizer") if title else Where())
+
+
 LOCK, SIMPLE = threading.Lock(), SimpleQueue[int]()
 
 

@@ -160,6 +160,11 @@ class Samples:
             return None
         return Called(name, int(rows["line"][names == name].mode().iloc[0]))
 
+    def next_look(self, times: Longs) -> Longs:
+        """When the stacks were looked at next after each of these times; none is never."""
+        looks = np.append(self._time, np.iinfo(np.int64).max - 1)
+        return looks[np.searchsorted(self._time, times)]
+
     def at_place(self, where: Where, *, by_line: bool, prefix: str = "") -> tuple[Longs, Mask]:
         """When samples were taken, and whether each saw this place of the user, or, with the prefix
         "inner_", of a library."""

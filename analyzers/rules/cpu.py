@@ -17,6 +17,7 @@ from tracer.analyzers.gaps import CAUSE_CODE
 from tracer.analyzers.intervals import NONE, Longs, covered, union
 from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import without_folder
+from tracer.analyzers.rules.collected_lines import with_collected_line
 from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.judging import (
     between_steps,
@@ -360,6 +361,9 @@ def _finding(
     )
     if first.rule == "gap.host" and not waits:
         finding = with_lock_waits(finding, samples, starts, ends)
+    if first.rule == "gap.gc":
+        collections = context.work.trace.table("collections")
+        finding = with_collected_line(finding, collections, samples, starts, ends)
     return with_growth(finding, gaps.gap[rows], length)
 
 

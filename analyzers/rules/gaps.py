@@ -13,6 +13,7 @@ from tracer.analyzers.facts.samples import Called
 from tracer.analyzers.intervals import NONE, Longs, take, union
 from tracer.analyzers.names.called import advice_on
 from tracer.analyzers.names.libraries import is_library, package_of
+from tracer.analyzers.rules.collected_lines import with_collected_line
 from tracer.analyzers.rules.gap_compile import compile_idle
 from tracer.analyzers.rules.growth import with_growth
 from tracer.analyzers.rules.idle_pieces import NAMED_SHARE, IdlePieces, Words, is_block
@@ -283,27 +284,27 @@ def _collections(pieces: IdlePieces, analysis: Analysis) -> list[Finding]:
     pauses = (table["end_ns"] - table["start_ns"]).to_numpy()
     generations = sorted(set(table["generation"].tolist()))
     longest = int(pauses.max()) if pauses.size else int(pieces.length[rows].max())
-    return [
-        Finding(
-            rule="gap.gc",
-            severity=severity_of(cost, analysis),
-            title=f"Python's garbage collector stops the host, up to {milliseconds(longest)}",
-            count=int(pauses.size) or int(rows.size),
-            cost_ns=cost,
-            ratio=ratio_of(cost, analysis),
-            steps=pieces.steps_of(rows),
-            detail={
-                "pause_ns": int(pauses.sum()) if pauses.size else cost,
-                "longest_ns": longest,
-                "generations": generations,
-                "idle_ns": cost,
-                **pieces.between_steps(rows),
-            },
-            advice=(
-                "Call gc.disable() (or gc.freeze() after set-up) before the loop and collect by "
-                "hand every so many steps, on all ranks at the same step."
-            ),
-            gain_ns=cost,
-            pauses=longest_first(rows, pieces.length[rows]),
-        )
-    ]
+    finding = Finding(
+        rule="gap.gc",
+        severity=severity_of(cost, analysis),
+        title=f"Python's garbage collector stops the host, up to {milliseconds(longest)}",
+        count=int(pauses.size) or int(rows.size),
+        cost_ns=cost,
+        ratio=ratio_of(cost, analysis),
+        steps=pieces.steps_of(rows),
+        detail={
+            "pause_ns": int(pauses.sum()) if pauses.size else cost,
+            "longest_ns": longest,
+            "generations": generations,
+            "idle_ns": cost,
+            **pieces.between_steps(rows),
+        },
+        advice=(
+            "Call gc.disable() (or gc.freeze() after set-up) before the loop and collect by "
+            "hand every so many steps, on all ranks at the same step."
+        ),
+        gain_ns=cost,
+        pauses=longest_first(rows, pieces.length[rows]),
+    )
+    starts, ends = pieces.gaps.start_ns[rows], pieces.gaps.end_ns[rows]
+    return [with_collected_line(finding, table, pieces.samples, starts, ends)]
