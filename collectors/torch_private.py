@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
@@ -243,6 +244,16 @@ def profiler_is_on() -> bool:
     here = getattr(_autograd, "_profiler_enabled", None)
     anywhere = getattr(autograd_profiler, "_is_profiler_enabled", False)
     return bool(anywhere) or bool(here is not None and here())
+
+
+def hear_no_more(kinds: Collection[Any]) -> None:
+    """Let the profiler that records see nothing of these kinds that begins from now on; where torch
+    offers no way, it does."""
+    toggle: Callable[..., None] | None = getattr(_autograd, "_toggle_collection_dynamic", None)
+    if toggle is None or not profiler_is_on():
+        return
+    with contextlib.suppress(RuntimeError):
+        toggle(False, set(kinds))
 
 
 def record_no_more(*, in_frames: bool) -> None:

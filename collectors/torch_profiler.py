@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from torch._C import _autograd
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracer.collectors import torch_private
-from tracer.collectors.modules.calling_threads import CallingThreads
+from tracer.collectors.modules.calling_threads import CallingThreads, threads_now
 from tracer.errors import CaptureError
 
 Schedule = Callable[[int], ProfilerAction]
@@ -80,6 +81,8 @@ class State(Enum):
     FAILED = "failed"
 
 
+# Much longer than an operator takes from its beginning to its first record.
+_LEAVES_S = 0.005
 _OPEN = (State.WAITING, State.RECORDING)
 _current: ProfilerSession | None = None  # the one that is open
 
@@ -197,6 +200,7 @@ class ProfilerSession:
         ends = self._schedule(self._step) is ProfilerAction.NONE and self.state is State.RECORDING
         if ends:
             self._set(State.DONE)
+            self._let_others_leave()
         (self._run if self._acts() else self._pass_on)(self._profile.step)
         if ends:
             self._run(self._close)
@@ -239,7 +243,17 @@ class ProfilerSession:
         """Whether this thread may end the recording: without its data torch even crashes later."""
         return self._all_threads or self._thread == threading.get_ident()
 
+    def _let_others_leave(self) -> None:
+        """torch takes the records of all threads while others may be about to write theirs, and
+        crashes then: they write no more first."""
+        if self._all_threads and len(threads_now()) > 1:
+            # Without a device its kinds are named too: else torch warns of their tracks.
+            kinds = (ProfilerActivity.CUDA, ProfilerActivity.XPU) if not self._gpu else ()
+            torch_private.hear_no_more([ProfilerActivity.CPU, *kinds])
+            time.sleep(_LEAVES_S)
+
     def _close(self) -> None:
+        self._let_others_leave()
         leave: Callable[..., None] = self._profile.__exit__
         leave(None, None, None)
 

@@ -359,3 +359,31 @@ def test_a_program_without_output_keeps_its_status(closed: str, tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (5, "")
     assert "Traceback" not in done.stderr
+
+
+def test_other_threads_may_work_while_recordings_end() -> None:
+    """torch crashes if one is about to write a record then."""
+    code = """
+import threading, time, torch
+from tracer import trace
+torch.set_num_threads(1)
+model, given, over = torch.nn.Linear(8, 8), torch.ones(2, 8), threading.Event()
+
+def works():
+    while not over.is_set():
+        model(given).sum().item()
+
+threads = [threading.Thread(target=works) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for _ in range(40):
+    with trace(metrics=False) as t:
+        time.sleep(0.05)
+over.set()
+for thread in threads:
+    thread.join()
+print("worked", len(t.trace.events) > 0)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert (done.stdout, done.stderr) == ("worked True\n", "")
