@@ -4,6 +4,7 @@ of operators."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -317,9 +318,7 @@ def _finding(
     beside = cost - int(length.sum())
     steps = context.plan.touched(gaps.step[rows], gaps.start_ns[rows])
     each = milliseconds(cost / lengths.size) + (" at a time" if lengths.size > 1 else "")
-    longest = np.array(longest_first(rows, length), dtype=np.int64)
-    ends_with = gaps.after[longest]
-    events = context.work.event[ends_with[ends_with != NONE]].tolist()
+    longest = longest_first(rows, length)
     starts, ends = gaps.start_ns[rows], gaps.end_ns[rows]
     samples = Samples(context.work.trace, starts, ends)
     waits = first.rule == "gap.host" and (
@@ -344,20 +343,15 @@ def _finding(
         steps=steps,
         where=first.where,
         detail={
-            "after_operator": _common([pause.after for pause in pauses]),
-            "before_operator": _common([pause.before for pause in pauses]),
-            "last_line": first.last or None,
+            **_detail(first, pauses),
             "longest_ns": int(lengths.max()),
-            "cause_recorded": first.where.function is not None,
-            "places": first.places,
-            **({"call": first.call} if first.call else {}),
             **between_steps(np.append(gaps.step[rows], NONE), np.append(length, beside)),
             **({"operators_ns": beside} if beside else {}),
         },
         advice=advice,
         gain_ns=cost if gains else None,
-        events=tuple(dict.fromkeys(events)),
-        pauses=tuple(longest.tolist()),
+        events=_ends_with(context, longest),
+        pauses=longest,
     )
     if first.rule == "gap.host" and not waits:
         finding = with_lock_waits(finding, samples, starts, ends)
@@ -365,6 +359,25 @@ def _finding(
         collections = context.work.trace.table("collections")
         finding = with_collected_line(finding, collections, samples, starts, ends)
     return with_growth(finding, gaps.gap[rows], length)
+
+
+def _ends_with(context: Context, longest: tuple[int, ...]) -> tuple[int, ...]:
+    """The operators that end these pauses."""
+    after = context.gaps.after[np.array(longest, dtype=np.int64)]
+    events: list[int] = context.work.event[after[after != NONE]].tolist()
+    return tuple(dict.fromkeys(events))
+
+
+def _detail(first: _Pause, pauses: list[_Pause]) -> dict[str, Any]:
+    """What stands around the pauses of a place, and how it is known."""
+    return {
+        "after_operator": _common([pause.after for pause in pauses]),
+        "before_operator": _common([pause.before for pause in pauses]),
+        "last_line": first.last or None,
+        "cause_recorded": first.where.function is not None,
+        "places": first.places,
+        **({"call": first.call} if first.call else {}),
+    }
 
 
 def _beside_words(beside_ns: int, cost_ns: int, count: int) -> str:
